@@ -1,0 +1,1 @@
+"""Bandwidth of every link, beside the machine's own limit."""

@@ -1,0 +1,1 @@
+"""Codecs: how a block's bytes become the bytes on disk."""

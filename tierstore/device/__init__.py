@@ -1,0 +1,1 @@
+"""Devices: where an engine keeps the pages that the store copies from and to."""

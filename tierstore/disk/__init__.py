@@ -1,0 +1,1 @@
+"""Disks: the only room that makes os-level file calls."""

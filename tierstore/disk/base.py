@@ -1,0 +1,106 @@
+"""The seam between the store and the file system. What stands above never calls the operating system.
+
+Two implementations: `tierstore.disk.posix` and the simulated disk of `tierstore.testing`. Paths are
+strings relative to the disk's root, parts joined by ``/``. Every failure is a `DiskError`; a short read
+or write is one too, never a silent part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+__all__ = ["Buffer", "Disk", "Entry", "File", "Folder", "Lock"]
+
+Buffer: TypeAlias = memoryview
+"""A contiguous view of bytes. With direct I/O its address and length are multiples of 4 KiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a folder."""
+
+    name: str
+    nbytes: int
+    is_folder: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One look at a folder.
+
+    Attributes:
+        entries: Sorted by name; empty where the folder does not exist.
+        free_nbytes: What the file system under it can still take.
+    """
+
+    entries: tuple[Entry, ...]
+    free_nbytes: int
+
+
+@runtime_checkable
+class File(Protocol):
+    """One open file. Positions and lengths are multiples of 4 KiB where `direct` is true.
+
+    Calls from several threads at once are allowed. All of them block.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the file."""
+
+    @property
+    def direct(self) -> bool:
+        """Whether it bypasses the page cache (and so demands alignment)."""
+
+    def read_into(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Fill the buffers one after another from `offset`. Raises DiskError on a short read."""
+
+    def write_from(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write the buffers one after another at `offset`. Raises DiskError on a short write."""
+
+    def sync(self) -> None:
+        """Make every write that has returned durable (fdatasync). A failed sync must never be retried."""
+
+    def close(self) -> None:
+        """Close; a second call does nothing. Does not sync."""
+
+
+@runtime_checkable
+class Lock(Protocol):
+    """An exclusive claim on a file, held until closed or until the process ends."""
+
+    def close(self) -> None:
+        """Give the claim up."""
+
+
+@runtime_checkable
+class Disk(Protocol):
+    """A folder of files, all of them under one root."""
+
+    def create(self, path: str, nbytes: int) -> File:
+        """Create a file of `nbytes` allocated, zero bytes, open for reading and writing.
+
+        Makes missing parent folders. The name is durable when this returns. Raises DiskError where the
+        path exists (EEXIST) or the space is not there (ENOSPC); then nothing is left behind.
+        """
+
+    def open(self, path: str) -> File:
+        """Open an existing file for reading and writing. Raises DiskError (ENOENT and so on)."""
+
+    def rename(self, src: str, dst: str) -> None:
+        """Move a file over `dst`, atomically; the new name is durable when this returns."""
+
+    def remove(self, path: str) -> None:
+        """Unlink a file; durable when this returns. Files that are open stay readable."""
+
+    def look(self, path: str) -> Folder:
+        """List a folder and say how much its file system can still take."""
+
+    def lock(self, path: str, holder: bytes) -> Lock:
+        """Claim `path` (created where missing) for this process and write `holder` into it.
+
+        Raises:
+            FolderBusyError: A live process holds it; the message shows what that one wrote.
+        """

@@ -1,0 +1,95 @@
+"""Every failure tierstore raises, as one tree.
+
+Expected outcomes (a miss, a refused put, a corrupt block) are values of `tierstore.types.Outcome`
+and never exceptions. What is raised here is a mistake of the caller, of the configuration or of the
+machine, and every message says what was wrong, which value, and what to do.
+
+    TierstoreError
+    ├── ConfigError          a setting is unknown, malformed or impossible      (also a ValueError)
+    ├── LayoutError          buffers or pages do not fit the layout             (also a ValueError)
+    ├── IdentityError        a hash or a namespace field is malformed           (also a ValueError)
+    ├── FolderError          the SSD folder cannot be used
+    │   ├── FolderBusyError      a live process owns it
+    │   └── FolderFormatError    it was written by another format version
+    ├── MemoryLimitError     the pool does not fit the memory it may take       (also a MemoryError)
+    ├── DiskError            one disk call failed; carries operation, path and errno
+    ├── DeviceError          the device refused a call
+    └── ClosedError          the store is closed
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+import os
+
+__all__ = [
+    "ClosedError",
+    "ConfigError",
+    "DeviceError",
+    "DiskError",
+    "FolderBusyError",
+    "FolderError",
+    "FolderFormatError",
+    "IdentityError",
+    "LayoutError",
+    "MemoryLimitError",
+    "TierstoreError",
+]
+
+
+class TierstoreError(Exception):
+    """Root of the tree."""
+
+
+class ConfigError(TierstoreError, ValueError):
+    """A setting is unknown, malformed or impossible."""
+
+
+class LayoutError(TierstoreError, ValueError):
+    """Buffers or pages do not fit the layout."""
+
+
+class IdentityError(TierstoreError, ValueError):
+    """A block hash or a namespace field is malformed."""
+
+
+class FolderError(TierstoreError):
+    """The SSD folder cannot be used."""
+
+
+class FolderBusyError(FolderError):
+    """A live process owns the SSD folder."""
+
+
+class FolderFormatError(FolderError):
+    """The SSD folder was written by another format version, or lost its manifest."""
+
+
+class MemoryLimitError(TierstoreError, MemoryError):
+    """The pool does not fit the memory it may take."""
+
+
+class DeviceError(TierstoreError):
+    """The device refused a call."""
+
+
+class ClosedError(TierstoreError):
+    """The store is closed."""
+
+
+class DiskError(TierstoreError):
+    """One disk call failed.
+
+    Attributes:
+        operation: The call, such as ``"write"``.
+        path: The file or folder.
+        errno: The system's error number, or 0 where the call ended short without one.
+    """
+
+    def __init__(self, operation: str, path: str, errno: int = 0, detail: str = "") -> None:
+        reason = detail or (os.strerror(errno) if errno else "ended short")
+        name = _errno.errorcode.get(errno, "")
+        super().__init__(f"{operation} {path}: {reason}{f' ({name})' if name else ''}")
+        self.operation = operation
+        self.path = path
+        self.errno = errno

@@ -1,0 +1,126 @@
+"""Identity: everything that shaped a block's bytes, and the hashes that name blocks within it.
+
+A block's identity is (namespace fingerprint, block hash), both 32 bytes. Whoever differs in any field
+of the namespace shares nothing; a field that is not known is an explicit None, which matches only None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from tierstore.encoding import encode_canonical
+from tierstore.errors import IdentityError
+from tierstore.layout import KVLayout
+from tierstore.types import HASH_NBYTES
+
+__all__ = ["Namespace", "chain_hashes", "pack_hashes"]
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """Everything that shaped the bytes of its blocks.
+
+    Attributes:
+        model: Model id, such as ``"meta-llama/Llama-3.1-8B"``.
+        layout: Pages, heads, dtype, tokens and memory order.
+        revision: Digest or revision of the weights.
+        engine_config: Digest of whatever the engine says shapes KV (RoPE scaling, sliding window, …).
+        quantization: Scheme of the stored KV.
+        tp_size: Tensor-parallel ranks.
+        pp_size: Pipeline-parallel ranks.
+        shard: (index, count) of this shard; (0, 1) for what every rank holds alike, such as MLA.
+        tenant: Whose blocks they are.
+
+    Raises:
+        IdentityError: An empty model, or parallel sizes that make no sense.
+    """
+
+    model: str
+    layout: KVLayout
+    revision: str | None = None
+    engine_config: str | None = None
+    quantization: str | None = None
+    tp_size: int | None = None
+    pp_size: int | None = None
+    shard: tuple[int, int] = (0, 1)
+    tenant: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise IdentityError("model is empty; name the model that made the KV")
+        index, count = self.shard
+        if not 0 <= index < count:
+            raise IdentityError(f"shard is {self.shard}; it must be (index, count) with 0 <= index < count")
+        for name, size in (("tp_size", self.tp_size), ("pp_size", self.pp_size)):
+            if size is not None and size < 1:
+                raise IdentityError(f"{name} is {size}; it must be at least 1, or None where unknown")
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """32 bytes; equal namespaces, and only those, have equal fingerprints."""
+        return hashlib.sha256(b"tierstore namespace 1\0" + encode_canonical(self.as_fields())).digest()
+
+    def as_fields(self) -> dict[str, object]:
+        """The identity as plain values, for the canonical encoding and for a person to read."""
+        values: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["layout"] = self.layout.as_fields()
+        values["shard"] = list(self.shard)
+        return values
+
+
+def chain_hashes(
+    token_ids: Sequence[int],
+    block_tokens: int,
+    extra: Mapping[int, bytes] | bytes = b"",
+) -> list[bytes]:
+    """Hash token ids into one prefix-chained 32-byte hash a full block.
+
+    ``h_i = SHA-256(h_{i-1} ‖ tokens_i as little-endian u32 ‖ len(extra_i) ‖ extra_i)``: cryptographic
+    and unseeded, so the same in every process and after a restart. A rest of less than one block has no hash.
+
+    Args:
+        token_ids: Token ids, each below 2**32.
+        block_tokens: Tokens a block.
+        extra: What else shaped the KV (salt, adapter, media digest): bytes for the whole chain, seeding
+            its first block, or a mapping from block index to that block's bytes.
+
+    Returns:
+        ``len(token_ids) // block_tokens`` hashes of 32 bytes, in prefix order.
+
+    Raises:
+        IdentityError: block_tokens below 1, or a token id outside 0…2**32-1.
+    """
+    if block_tokens < 1:
+        raise IdentityError(f"block_tokens is {block_tokens}; it must be at least 1")
+    extras = {0: extra} if isinstance(extra, bytes) else extra
+    num_blocks = len(token_ids) // block_tokens
+    hashes: list[bytes] = []
+    previous = bytes(HASH_NBYTES)
+    for index in range(num_blocks):
+        tokens = token_ids[index * block_tokens : (index + 1) * block_tokens]
+        try:
+            body = b"".join(int(token).to_bytes(4, "little") for token in tokens)
+        except OverflowError as error:
+            raise IdentityError(f"block {index} holds a token id outside 0…4294967295: {list(tokens)}") from error
+        own = extras.get(index, b"")
+        previous = hashlib.sha256(previous + body + len(own).to_bytes(8, "little") + own).digest()
+        hashes.append(previous)
+    return hashes
+
+
+def pack_hashes(hashes: Iterable[bytes]) -> bytes:
+    """Join hashes into one bytes object of 32 bytes each, checking every length.
+
+    Raises:
+        IdentityError: A hash that is not 32 bytes; the message names its position and length.
+    """
+    parts = list(hashes)
+    for index, part in enumerate(parts):
+        if not isinstance(part, bytes | bytearray | memoryview):
+            raise IdentityError(f"hash {index} is a {type(part).__name__}; block hashes are {HASH_NBYTES} bytes each")
+        if len(part) != HASH_NBYTES:
+            raise IdentityError(f"hash {index} has {len(part)} bytes; block hashes are {HASH_NBYTES} bytes each")
+    return b"".join(parts)

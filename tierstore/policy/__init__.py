@@ -1,0 +1,1 @@
+"""Policies: who goes when room is short, and who may enter a tier."""

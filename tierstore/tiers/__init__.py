@@ -1,0 +1,1 @@
+"""Tiers: the places that hold blocks."""

@@ -1,0 +1,59 @@
+"""The seam of a tier below the host pool: an SSD folder, later a remote store.
+
+Every method blocks and is called on a link's worker: `read` from several at once, the others from the
+one write worker. Bytes move between the tier and host-pool slots; the tier got the pool at construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from tierstore.types import CopyJob, CopyResult, Extents, Outcome, UInt8Array
+
+__all__ = ["Recovered", "Tier"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recovered:
+    """Blocks that a tier still holds from an earlier run, of one namespace and epoch, oldest first.
+
+    Attributes:
+        fingerprint: The namespace's.
+        epoch: As recorded; blocks of an epoch that is over have been left out.
+        hashes: uint8[n, 32].
+        extents: Where they lie.
+    """
+
+    fingerprint: bytes
+    epoch: int
+    hashes: UInt8Array
+    extents: Extents
+
+
+@runtime_checkable
+class Tier(Protocol):
+    """Holds blocks below the host pool."""
+
+    def read(self, job: CopyJob) -> CopyResult:
+        """Fill the job's host slots and verify identity, length and checksum of each block.
+
+        A block that does not verify is CORRUPT, one that cannot be read IO_ERROR; never an exception.
+        """
+
+    def write(self, jobs: Sequence[CopyJob]) -> list[CopyResult]:
+        """Append the jobs' blocks; readable when this returns, durable after the next `sync`."""
+
+    def sync(self) -> Outcome:
+        """Make every record durable whose write has returned; OK only if all of them now are."""
+
+    def discard(self, file: int) -> int:
+        """Give a whole chunk file back, durably; returns the bytes the tier can now take."""
+
+    def recover(self) -> Iterator[Recovered]:
+        """Blocks found from an earlier run, oldest record first; the highest sequence of one identity wins."""
+
+    def close(self) -> None:
+        """Sync and let go of every file."""

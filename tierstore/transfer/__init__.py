@@ -1,0 +1,1 @@
+"""Movement: links between neighbouring tiers, and the engine with the one lock."""

@@ -1,0 +1,235 @@
+"""The words that cross floors: outcomes, priorities, jobs, results and plans.
+
+Everything here is plain data: no behaviour beyond construction, no I/O, no clock. Arrays are numpy's,
+named in annotations only, so that importing this module costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, NewType, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tierstore.layout import KVLayout
+
+    Int32Array: TypeAlias = NDArray[np.int32]
+    Int64Array: TypeAlias = NDArray[np.int64]
+    UInt8Array: TypeAlias = NDArray[np.uint8]
+    UInt32Array: TypeAlias = NDArray[np.uint32]
+
+__all__ = [
+    "HASH_NBYTES",
+    "PAGE_NBYTES",
+    "CopyJob",
+    "CopyResult",
+    "DiscardJob",
+    "Extents",
+    "Finished",
+    "Generation",
+    "Job",
+    "JobId",
+    "Outcome",
+    "Plan",
+    "Presence",
+    "Priority",
+    "RequestId",
+    "SyncJob",
+    "TierName",
+]
+
+HASH_NBYTES = 32
+"""Bytes of a block hash and of every fingerprint."""
+
+PAGE_NBYTES = 4096
+"""The unit of slots, extents and direct I/O. One host or disk location counts in these."""
+
+JobId = NewType("JobId", int)
+RequestId = NewType("RequestId", int)
+
+
+class TierName(StrEnum):
+    """A tier that holds blocks, nearest to the engine first."""
+
+    DEVICE = "device"
+    HOST = "host"
+    SSD = "ssd"
+
+
+class Presence(IntEnum):
+    """What `lookup` knows of one block."""
+
+    MISS = 0
+    PENDING = 1
+    """Promised: a copy that will make it usable is in flight."""
+    HIT = 2
+
+
+class Outcome(IntEnum):
+    """How one block of a request or job ended. A value, never an exception."""
+
+    OK = 0
+    MISS = 1
+    REJECTED = 2
+    """Refused at once for want of room or by a limit; trying later may succeed."""
+    CORRUPT = 3
+    IO_ERROR = 4
+    CANCELLED = 5
+    """Withdrawn by the caller, by a deadline, by delete or by clear."""
+
+
+class Priority(IntEnum):
+    """Order of service in a link; smaller first."""
+
+    GET = 0
+    PREFETCH = 1
+    WRITE_BACK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One life of a namespace: its blocks between two `clear`s.
+
+    Attributes:
+        number: The store's own number for (fingerprint, epoch); what the directory keys by.
+        fingerprint: 32 bytes; see `tierstore.keys.Namespace.fingerprint`.
+        epoch: Counts the namespace's clears; kept in the folder's manifest.
+        layout: What shapes the bytes of its blocks.
+    """
+
+    number: int
+    fingerprint: bytes
+    epoch: int
+    layout: KVLayout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Extents:
+    """Where blocks lie in chunk files: four parallel columns.
+
+    Attributes:
+        file: int32[n]; the tier's own number of an open chunk file, never reused in one run.
+        page: uint32[n]; offset of the record (its header page), in `PAGE_NBYTES`.
+        nbytes: uint32[n]; encoded bytes without the checksum.
+        checksum: uint32[n]; CRC32C of the encoded bytes.
+    """
+
+    file: Int32Array
+    page: UInt32Array
+    nbytes: UInt32Array
+    checksum: UInt32Array
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyJob:
+    """Blocks to move one way between two neighbouring tiers.
+
+    Locations are int64 block ids on the device side (rows of the request's pages), int32 pool pages
+    (offset / `PAGE_NBYTES`) on the host side and `Extents` on the SSD side. A write to SSD has no
+    `dst_locations`: the write worker chooses the place and reports it.
+
+    Attributes:
+        job_id: Unique in one run of the store.
+        generation: The life of the namespace that the blocks belong to.
+        src: Tier read from.
+        dst: Tier written to.
+        entries: int32[n]; directory entries, for the planner alone.
+        hashes: uint8[n, 32]; block hashes.
+        parents: uint8[n, 32]; each block's predecessor in its chain, zeros at a chain's start or unknown.
+        src_locations: See above.
+        dst_locations: See above; None for a write.
+        priority: Order in the link.
+        request_id: The request whose pages a device job copies; -1 for a job of the store's own.
+    """
+
+    job_id: JobId
+    generation: Generation
+    src: TierName
+    dst: TierName
+    entries: Int32Array
+    hashes: UInt8Array
+    parents: UInt8Array | None
+    src_locations: Int64Array | Int32Array | Extents
+    dst_locations: Int64Array | Int32Array | None
+    priority: Priority
+    request_id: RequestId
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncJob:
+    """Make every record written so far durable (one fdatasync for all that wait)."""
+
+    job_id: JobId
+    dst: TierName = TierName.SSD
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardJob:
+    """Give a whole chunk file back. No block of it is known or pinned any more."""
+
+    job_id: JobId
+    file: int
+    dst: TierName = TierName.SSD
+
+
+Job: TypeAlias = CopyJob | SyncJob | DiscardJob
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyResult:
+    """How a job ended.
+
+    Attributes:
+        job_id: The job.
+        outcomes: uint8[n] of `Outcome` in the job's order; one element for a sync or a discard.
+        dst_locations: Where a write put its blocks; rows whose outcome is not OK mean nothing.
+        dst_free_nbytes: Bytes the tier can still take before it must reclaim; None where unknown.
+        seconds: Wall time in the worker.
+    """
+
+    job_id: JobId
+    outcomes: UInt8Array
+    dst_locations: Extents | None = None
+    dst_free_nbytes: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finished:
+    """A request that has ended.
+
+    Attributes:
+        request_id: The request.
+        leading: How many blocks from the first are usable without a hole.
+        outcomes: uint8[n] of `Outcome`, one a block.
+    """
+
+    request_id: RequestId
+    leading: int
+    outcomes: UInt8Array
+
+
+@dataclass(slots=True)
+class Plan:
+    """What must happen next: jobs to start and requests that have ended.
+
+    Attributes:
+        jobs: To submit, all or nothing.
+        lifts: Jobs already in a link that a get now waits for; to be served before prefetches.
+        withdraws: Jobs already in a link that nobody waits for any more; drop them if still queued.
+        finished: To resolve, after the jobs are submitted.
+    """
+
+    jobs: list[Job] = field(default_factory=list)
+    lifts: list[JobId] = field(default_factory=list)
+    withdraws: list[JobId] = field(default_factory=list)
+    finished: list[Finished] = field(default_factory=list)
