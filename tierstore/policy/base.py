@@ -37,6 +37,9 @@ class EvictionPolicy(Protocol):
     def victims(self, count: int) -> Int32Array | None:
         """The `count` evictable entries to go first, in order, still held; None where there are fewer."""
 
+    def oldest(self) -> int:
+        """The entry that `victims` would name first, for comparing ages across classes; -1 where there is none."""
+
     @property
     def num_evictable(self) -> int:
         """How many held entries `victims` could name."""
