@@ -1,0 +1,225 @@
+"""Every setting of a store: read once, validated once, passed down.
+
+Called by the store and by the command line; the only place that reads the environment. Values come in
+four ways, later ones winning: defaults, a TOML file, ``TIERSTORE_*`` variables, arguments. All pass the
+same check and fail with the same words, and each value remembers where it came from. Flags, variables,
+the documentation's table and the example file all follow from `SETTINGS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from tierstore import settings
+from tierstore.errors import ConfigError
+from tierstore.settings import VARIABLE_PREFIX, Kind, Setting, nearest
+
+__all__ = ["SETTINGS", "StoreConfig"]
+
+CONFIG_VARIABLE = VARIABLE_PREFIX + "CONFIG"
+"""Names the TOML file where no path is given."""
+
+_MIB, _GIB = 1 << 20, 1 << 30
+_PIECE = settings.size(4096)
+_AUTO_PIECE = settings.optional(_PIECE, "auto")
+
+T = TypeVar("T")
+Given: TypeAlias = tuple[Setting, object, str]
+
+
+def _setting(default: T, kind: Kind, text: str) -> T:
+    return field(default=default, metadata={"kind": kind, "help": text})
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """The pool in host memory. Sizes in bytes; None is auto."""
+
+    size: int = _setting(_GIB, _PIECE, "memory of the host pool, through which everything passes")
+    slab_size: int | None = _setting(None, _AUTO_PIECE, "cut of the pool given to one block size at a time")
+    populate: bool = _setting(False, settings.FLAG, "touch the whole pool at start instead of on first use")
+
+
+@dataclass(frozen=True, slots=True)
+class SsdConfig:
+    """The folder of chunk files. Sizes in bytes; None is auto, or no folder."""
+
+    dir: str | None = _setting(
+        None, settings.optional(settings.FOLDER, "none"), "folder of the SSD tier, owned by one store at a time"
+    )
+    size: int = _setting(16 * _GIB, settings.size(_MIB, off=True), "bytes the folder may hold")
+    file_size: int | None = _setting(None, _AUTO_PIECE, "length of one chunk file")
+    free_floor: int = _setting(_GIB, _PIECE, "bytes of its file system that stay free whatever happens")
+    read_threads: int = _setting(4, settings.count(1, 256), "threads that read from the SSD")
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there is an SSD tier: a folder is named and it may hold something."""
+        return self.dir is not None and self.size > 0
+
+
+@dataclass(frozen=True, slots=True)
+class CodecConfig:
+    """How blocks are encoded on SSD."""
+
+    name: str = _setting("raw", settings.NAME, "codec of new blocks on SSD")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """Who goes when room is short."""
+
+    name: str = _setting("lru", settings.NAME, "eviction policy of every tier")
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionConfig:
+    """Who may enter the SSD tier."""
+
+    name: str = _setting("always", settings.NAME, "admission policy of the SSD tier")
+
+
+@dataclass(frozen=True, slots=True)
+class LinksConfig:
+    """Bounds of the links between tiers. Sizes in bytes; None is auto."""
+
+    requests_max: int = _setting(1024, settings.count(1, 1 << 20), "jobs that may wait in one link")
+    read_batch: int = _setting(4 * _MIB, _PIECE, "bytes that one read job takes from the SSD")
+    write_inflight: int | None = _setting(None, _AUTO_PIECE, "bytes that may wait to be written to the SSD")
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchConfig:
+    """Bounds of prefetching. Sizes in bytes; None is auto."""
+
+    inflight: int | None = _setting(
+        None, settings.optional(settings.size(4096, off=True), "auto"), "bytes of prefetches under way at once"
+    )
+    cold_seconds: float = _setting(30.0, settings.SECONDS, "a block unused for so long may make room for a prefetch")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """Where the engine's pages lie."""
+
+    name: str = _setting("cpu", settings.NAME, "device whose pages are copied")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """All settings of one store, checked. Made by `load`.
+
+    Attributes:
+        sources: Where a value came from, by dotted key, for all that were given.
+    """
+
+    host: HostConfig = HostConfig()
+    ssd: SsdConfig = SsdConfig()
+    codec: CodecConfig = CodecConfig()
+    policy: PolicyConfig = PolicyConfig()
+    admission: AdmissionConfig = AdmissionConfig()
+    links: LinksConfig = LinksConfig()
+    prefetch: PrefetchConfig = PrefetchConfig()
+    device: DeviceConfig = DeviceConfig()
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> StoreConfig:
+        """Gather and check every setting. Blocks on one small file where there is one.
+
+        Args:
+            path: TOML file; where None, the one named by ``TIERSTORE_CONFIG``, else none.
+            env: Variables; the process's own where None.
+            overrides: Values by dotted key or argument name; None counts as not given.
+
+        Raises:
+            ConfigError: An unknown key, a value that does not fit, or a file that cannot be read.
+        """
+        variables = os.environ if env is None else env
+        config = cls()
+        sources: dict[str, str] = {}
+        file = variables.get(CONFIG_VARIABLE) if path is None else path
+        ways = (_from_file(file), _from_variables(variables), _from_arguments(overrides or {}))
+        for setting, given, source in (each for way in ways for each in way):
+            section, name = setting.key.split(".")
+            changed = dataclasses.replace(getattr(config, section), **{name: setting.parse(given, source)})
+            config = dataclasses.replace(config, **{section: changed})
+            sources[setting.key] = source
+        return dataclasses.replace(config, sources=sources)
+
+    def describe(self) -> list[tuple[str, str, str]]:
+        """(dotted key, value as text, source) of every setting, in the table's order."""
+        return [
+            (setting.key, setting.show(_value(self, setting.key)), self.sources.get(setting.key, "default"))
+            for setting in SETTINGS
+        ]
+
+
+def _value(config: StoreConfig, key: str) -> object:
+    section, name = key.split(".")
+    value: object = getattr(getattr(config, section), name)
+    return value
+
+
+def _table() -> Iterator[Setting]:
+    defaults = StoreConfig()
+    for section in dataclasses.fields(defaults):
+        if section.name == "sources":
+            continue
+        for row in dataclasses.fields(getattr(defaults, section.name)):
+            yield Setting(f"{section.name}.{row.name}", row.default, row.metadata["help"], row.metadata["kind"])
+
+
+SETTINGS: tuple[Setting, ...] = tuple(_table())
+"""Every setting, in order of sections."""
+
+_BY_KEY = {setting.key: setting for setting in SETTINGS}
+_BY_ARGUMENT = {setting.argument: setting for setting in SETTINGS}
+_BY_VARIABLE = {setting.variable: setting for setting in SETTINGS}
+
+
+def _find(name: str, known: Mapping[str, Setting], source: str) -> Setting:
+    setting = known.get(name)
+    if setting is None:
+        raise ConfigError(f"{name} is not a setting; {nearest(name, known)} (set by {source})")
+    return setting
+
+
+def _from_file(path: str | os.PathLike[str] | None) -> Iterator[Given]:
+    if path is None:
+        return
+    source = f"file {os.fspath(path)}"
+    try:
+        with open(path, "rb") as file:
+            tables = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{source} cannot be read: {error.strerror}; give the path of a TOML file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source} is not TOML: {error}") from error
+    for section, table in tables.items():
+        for name, value in table.items() if isinstance(table, dict) else [("", table)]:
+            yield _find(f"{section}.{name}".rstrip("."), _BY_KEY, source), value, source
+
+
+def _from_variables(variables: Mapping[str, str]) -> Iterator[Given]:
+    for name in sorted(variables):
+        if name.startswith(VARIABLE_PREFIX) and name != CONFIG_VARIABLE:
+            yield _find(name, _BY_VARIABLE, "the environment"), variables[name], f"variable {name}"
+
+
+def _from_arguments(overrides: Mapping[str, object]) -> Iterator[Given]:
+    for name, value in overrides.items():
+        setting = _find(name, _BY_KEY if "." in name else _BY_ARGUMENT, "an argument")
+        if value is not None:
+            yield setting, value, f"argument {name}"
