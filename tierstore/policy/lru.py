@@ -39,9 +39,9 @@ class Lru:
         self._states = np.zeros(capacity + 1, np.uint8)
         self._older = np.zeros(capacity + 1, np.int32)
         self._newer = np.zeros(capacity + 1, np.int32)
-        self._state_of = memoryview(self._states)
-        self._older_than = memoryview(self._older)
-        self._newer_than = memoryview(self._newer)
+        self._state_of = self._states.data
+        self._older_than = self._older.data
+        self._newer_than = self._newer.data
 
     def insert(self, entries: Int32Array) -> None:
         """Add entries that are not held yet, evictable, the last as the most recently used."""

@@ -1,0 +1,251 @@
+"""Which places of the host pool are free. Pure: numbers only, never the memory itself.
+
+The pool is cut into slabs; a slab belongs to one class of slot size, or to none yet. The planner takes
+slots, gives them back, and drains a slab of one class to hand it to another. Places are int32 page
+numbers (offset / `PAGE_NBYTES`), in every array here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.errors import ConfigError
+from tierstore.types import PAGE_NBYTES
+
+if TYPE_CHECKING:
+    from tierstore.types import Int32Array
+
+__all__ = ["SLABS_MIN", "SLAB_SLOTS_MIN", "SlotAllocator"]
+
+SLABS_MIN = 4
+"""Slabs that a pool must have."""
+
+SLAB_SLOTS_MIN = 8
+"""Slots that a slab must have of any size, so that a slab's tail wastes at most an eighth of it."""
+
+_NOBODY = -1
+_SORTED_SLOTS = 1024
+"""How far into a free list the lowest slots are looked for: merging into so many costs 2 microseconds."""
+
+
+class _SlotClass:
+    """One slot size: its counts and its free slots, of which the next to go are in order of address.
+
+    The free list lies at the end of its column and grows downwards: taking and adding are slices, and
+    memory is touched only for as many slots as were ever free.
+    """
+
+    def __init__(self, *, slot_pages: int, slab_slots: int, slabs_max: int) -> None:
+        self.slot_pages = slot_pages
+        self.slab_slots = slab_slots
+        self.num_slabs = 0
+        self.num_used = 0
+        self._column = np.empty(slab_slots * slabs_max, np.int32)
+        self._first = len(self._column)
+
+    @property
+    def num_free(self) -> int:
+        return len(self._column) - self._first
+
+    @property
+    def free_pages(self) -> Int32Array:
+        return self._column[self._first :]
+
+    def add(self, pages: Int32Array) -> None:
+        first = self._first - len(pages)
+        self._column[first : self._first] = pages
+        self._first = first
+        self._column[first : first + max(len(pages), _SORTED_SLOTS)].sort(kind="stable")  # merges what is in order
+
+    def take(self, count: int) -> Int32Array:
+        first = self._first
+        self._first = min(first + count, len(self._column))
+        return self._column[first : self._first].copy()
+
+    def keep(self, kept: Int32Array) -> None:
+        self._first = len(self._column) - len(kept)
+        self._column[self._first :] = kept
+
+
+class SlotAllocator:
+    """Slots of several sizes in one pool.
+
+    Every slab is unclaimed, or owned by one class; an owned slab may be draining towards another class:
+    its free slots are withheld, and when its last used slot comes back it changes hands.
+
+    Args:
+        pool_nbytes: The pool; what is left beyond the last whole slab is not used.
+        slab_nbytes: The unit in which classes are given memory; a multiple of `PAGE_NBYTES`.
+
+    Raises:
+        ConfigError: The slab is no whole number of pages, or the pool has fewer than `SLABS_MIN` slabs, or
+            more pages than an int32 can count.
+    """
+
+    def __init__(self, *, pool_nbytes: int, slab_nbytes: int) -> None:
+        if slab_nbytes < PAGE_NBYTES or slab_nbytes % PAGE_NBYTES:
+            raise ConfigError(
+                f"[host] slab_size is {slab_nbytes} bytes; it must be a positive multiple of {PAGE_NBYTES} bytes"
+            )
+        if pool_nbytes < SLABS_MIN * slab_nbytes:
+            raise ConfigError(
+                f"[host] size is {pool_nbytes} bytes, less than {SLABS_MIN} slabs of {slab_nbytes} bytes; set it to "
+                f"at least {SLABS_MIN * slab_nbytes} bytes, or [host] slab_size to at most "
+                f"{pool_nbytes // SLABS_MIN // PAGE_NBYTES * PAGE_NBYTES} bytes"
+            )
+        if pool_nbytes > PAGE_NBYTES << 31:
+            raise ConfigError(f"[host] size is {pool_nbytes} bytes; set it to at most {PAGE_NBYTES << 31} bytes")
+        self.slab_nbytes = slab_nbytes
+        self.capacity_slabs = pool_nbytes // slab_nbytes
+        self._slab_pages = slab_nbytes // PAGE_NBYTES
+        self._num_claimed = 0  # slabs are claimed in order of address and never become unclaimed again
+        self._owner = np.full(self.capacity_slabs, _NOBODY, np.int32)
+        self._next_owner = np.full(self.capacity_slabs, _NOBODY, np.int32)
+        self._used = np.zeros(self.capacity_slabs, np.int64)
+        self._is_used = np.zeros(self.capacity_slabs * self._slab_pages, np.bool_)  # at a used slot's first page
+        self._classes: list[_SlotClass] = []
+        self._class_of_nbytes: dict[int, int] = {}
+
+    def open_class(self, slot_nbytes: int) -> int:
+        """The class of this slot size, new or known; a new one owns nothing yet.
+
+        Raises:
+            ConfigError: A slab would hold fewer than `SLAB_SLOTS_MIN` slots.
+        """
+        assert slot_nbytes > 0, f"a slot of {slot_nbytes} bytes"
+        assert slot_nbytes % PAGE_NBYTES == 0, f"a slot of {slot_nbytes} bytes; it must be whole pages of {PAGE_NBYTES}"
+        if slot_nbytes in self._class_of_nbytes:
+            return self._class_of_nbytes[slot_nbytes]
+        slab_nbytes_min = SLAB_SLOTS_MIN * slot_nbytes
+        if slab_nbytes_min > self.slab_nbytes:
+            raise ConfigError(
+                f"a block needs a slot of {slot_nbytes} bytes, more than an eighth of a slab of {self.slab_nbytes} "
+                f"bytes; set [host] slab_size to at least {slab_nbytes_min} bytes and [host] size to at least "
+                f"{SLABS_MIN * slab_nbytes_min} bytes, or use fewer tokens a block"
+            )
+        self._classes.append(
+            _SlotClass(
+                slot_pages=slot_nbytes // PAGE_NBYTES,
+                slab_slots=self.slab_nbytes // slot_nbytes,
+                slabs_max=self.capacity_slabs,
+            )
+        )
+        self._class_of_nbytes[slot_nbytes] = len(self._classes) - 1
+        return self._class_of_nbytes[slot_nbytes]
+
+    def take(self, slot_class: int, count: int) -> Int32Array:
+        """Up to `count` slots, now used, ascending; unclaimed slabs are claimed where the class's own run out."""
+        own = self._classes[slot_class]
+        parts = [own.take(count)]
+        missing = count - len(parts[0])
+        while missing and self._num_claimed < self.capacity_slabs:
+            self._give_slab(self._num_claimed, slot_class)
+            self._num_claimed += 1
+            parts.append(own.take(missing))
+            missing -= len(parts[-1])
+        pages = np.concatenate(parts)
+        pages.sort()
+        self._is_used[pages] = True
+        self._used += np.bincount(self.slab_of(pages), minlength=self.capacity_slabs)
+        own.num_used += len(pages)
+        return pages
+
+    def give_back(self, slot_class: int, pages: Int32Array) -> None:
+        """Return used slots, in any order. Hands a draining slab over when its last one comes."""
+        pages = np.sort(pages)
+        slabs = self.slab_of(pages)
+        assert self._is_used[pages].all(), f"not in use: {pages[~self._is_used[pages]]}"
+        assert (pages[1:] != pages[:-1]).all(), f"a slot is given back twice: {pages}"
+        assert (self._owner[slabs] == slot_class).all(), f"slots of another class than {slot_class}: {pages}"
+        self._is_used[pages] = False
+        self._used -= np.bincount(slabs, minlength=self.capacity_slabs)
+        own = self._classes[slot_class]
+        own.num_used -= len(pages)
+        withheld = self._next_owner[slabs] != _NOBODY
+        own.add(pages[~withheld])
+        for slab in set(slabs[withheld].tolist()):
+            self._hand_over_if_empty(slab)
+
+    def begin_drain(self, slab: int, to_class: int) -> None:
+        """Withhold a slab's slots from its class until all are free, then give it to another; at once if they are."""
+        slot_class = int(self._owner[slab])
+        assert slot_class not in (_NOBODY, to_class), f"slab {slab} of class {slot_class} cannot go to {to_class}"
+        assert self._next_owner[slab] == _NOBODY, f"slab {slab} is draining already"
+        assert self.num_slabs(slot_class) > 1, f"slab {slab} is the last of class {slot_class}"
+        own = self._classes[slot_class]
+        own.keep(own.free_pages[self.slab_of(own.free_pages) != slab])
+        own.num_slabs -= 1
+        self._next_owner[slab] = to_class
+        self._hand_over_if_empty(slab)
+
+    def idle_slab(self, to_class: int) -> int:
+        """A slab without a used slot that another class can spare, or -1. `begin_drain` hands it over at once."""
+        idle = (self._used == 0) & (self._owner != _NOBODY) & (self._owner != to_class)
+        for slab in np.flatnonzero(idle).tolist():
+            if self.num_slabs(int(self._owner[slab])) > 1:
+                return slab
+        return -1
+
+    def free(self, slot_class: int) -> int:
+        """Slots that `take` could hand out now, unclaimed slabs included."""
+        unclaimed = self.capacity_slabs - self._num_claimed
+        own = self._classes[slot_class]
+        return own.num_free + unclaimed * own.slab_slots
+
+    def used(self, slot_class: int) -> int:
+        """Slots handed out and not given back, those in draining slabs included."""
+        return self._classes[slot_class].num_used
+
+    def num_slabs(self, slot_class: int) -> int:
+        """Slabs that serve the class; a draining one serves nobody."""
+        return self._classes[slot_class].num_slabs
+
+    @property
+    def draining(self) -> dict[int, int]:
+        """Slabs that are draining, with the class each will go to."""
+        slabs = np.flatnonzero(self._next_owner != _NOBODY)
+        return dict(zip(slabs.tolist(), self._next_owner[slabs].tolist(), strict=True))
+
+    def slab_of(self, pages: Int32Array) -> Int32Array:
+        """The slab of each place."""
+        return pages // np.int32(self._slab_pages)
+
+    def slots_of(self, slab: int) -> Int32Array:
+        """Every slot of a claimed slab, used or not, ascending."""
+        slot_class = int(self._owner[slab])
+        assert slot_class != _NOBODY, f"slab {slab} is not claimed"
+        own = self._classes[slot_class]
+        first = slab * self._slab_pages
+        return np.arange(first, first + own.slab_slots * own.slot_pages, own.slot_pages, dtype=np.int32)
+
+    def check(self) -> None:
+        """Assert that free + used + withheld is every slot of every claimed slab, and that none is there twice."""
+        used = self._is_used.reshape(self.capacity_slabs, self._slab_pages).sum(axis=1)
+        claimed = np.arange(self.capacity_slabs) < self._num_claimed
+        draining = self._next_owner != _NOBODY
+        assert np.array_equal(used, self._used), "the counts of used slots are not what is used"
+        assert np.array_equal(self._owner != _NOBODY, claimed), "claimed slabs and owned slabs differ"
+        assert not self._used[~claimed].any(), "an unclaimed slab has used slots"
+        assert self._used[draining].all(), "an empty slab is still draining"
+        for slot_class, own in enumerate(self._classes):
+            owned = self._owner == slot_class
+            serving = np.flatnonzero(owned & ~draining).tolist()
+            slots = np.concatenate([np.empty(0, np.int32), *map(self.slots_of, serving)])
+            free = slots[~self._is_used[slots]]
+            assert np.array_equal(np.sort(own.free_pages), free), f"class {slot_class} lists as free what is not"
+            assert own.num_used == self._used[owned].sum(), f"class {slot_class} counts {own.num_used} used slots"
+            assert own.num_slabs == len(serving), f"class {slot_class} counts {own.num_slabs} slabs"
+            assert serving or not owned.any(), f"class {slot_class} has no slab left that serves it"
+
+    def _give_slab(self, slab: int, slot_class: int) -> None:
+        self._owner[slab] = slot_class
+        self._next_owner[slab] = _NOBODY
+        own = self._classes[slot_class]
+        own.num_slabs += 1
+        own.add(self.slots_of(slab))
+
+    def _hand_over_if_empty(self, slab: int) -> None:
+        if self._used[slab] == 0:
+            self._give_slab(slab, int(self._next_owner[slab]))
