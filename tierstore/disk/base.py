@@ -7,11 +7,14 @@ or write is one too, never a silent part.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
-__all__ = ["Buffer", "Disk", "Entry", "File", "Folder", "Lock"]
+from tierstore.errors import DiskError
+
+__all__ = ["Buffer", "Disk", "Entry", "File", "Folder", "Lock", "path_parts"]
 
 Buffer: TypeAlias = memoryview
 """A contiguous view of bytes. With direct I/O its address and length are multiples of 4 KiB."""
@@ -19,7 +22,7 @@ Buffer: TypeAlias = memoryview
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name in a folder."""
+    """One name in a folder; a folder's own `nbytes` are 0."""
 
     name: str
     nbytes: int
@@ -96,7 +99,7 @@ class Disk(Protocol):
         """Unlink a file; durable when this returns. Files that are open stay readable."""
 
     def look(self, path: str) -> Folder:
-        """List a folder and say how much its file system can still take."""
+        """List a folder (``""`` is the root) and say how much its file system can still take."""
 
     def lock(self, path: str, holder: bytes) -> Lock:
         """Claim `path` (created where missing) for this process and write `holder` into it.
@@ -104,3 +107,16 @@ class Disk(Protocol):
         Raises:
             FolderBusyError: A live process holds it; the message shows what that one wrote.
         """
+
+
+def path_parts(operation: str, path: str) -> list[str]:
+    """Split a path that must stay under the root; for those who write a disk.
+
+    Raises:
+        DiskError: EINVAL where the path is absolute or has an empty part, ``.``, ``..`` or a NUL.
+    """
+    parts = path.split("/")
+    if "\0" in path or any(part in ("", ".", "..") for part in parts):
+        detail = f"{path!r} is no path under the root; use names joined by single '/', without '.' and '..'"
+        raise DiskError(operation, path, errno.EINVAL, detail)
+    return parts

@@ -1,0 +1,232 @@
+"""Files of a local file system under one root: the disk that the SSD tier runs on.
+
+Called by tiers through the seam of `tierstore.disk.base`, from their workers; every call blocks and
+lets other threads run meanwhile. Uses direct I/O where the file system has it. Must never follow a
+symbolic link below the root, let an OSError out, or call a name durable before its folder is synced.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import mmap
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
+
+from tierstore.disk.base import Entry, Folder, path_parts
+from tierstore.disk.posix_file import PosixFile, seam
+from tierstore.errors import DiskError, FolderBusyError, FolderError
+from tierstore.types import PAGE_NBYTES
+
+__all__ = ["PosixDisk", "PosixLock"]
+
+_HOLDER_NBYTES_MAX: Final = 4096
+"""What an error message shows of the text in a lock file, at most."""
+
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""O_NONBLOCK means nothing to regular files; it keeps a planted FIFO or device from holding the caller."""
+
+_logger = logging.getLogger(__name__)
+
+
+class PosixLock:
+    """An flock held on a file."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._owner_pid = os.getpid()
+
+    def close(self) -> None:
+        """Give the claim up; a second call does nothing. In a forked child it leaves the parent's claim alone."""
+        if self._number < 0:
+            return
+        number, self._number = self._number, -1
+        if os.getpid() == self._owner_pid:  # children that inherited the descriptor would keep the claim
+            fcntl.flock(number, fcntl.LOCK_UN)
+        os.close(number)
+
+
+class PosixDisk:
+    """A folder of a local file system; see `tierstore.disk.base.Disk`.
+
+    Files are made with mode 0600, folders with 0700. Holds no descriptor of its own.
+
+    Args:
+        root: The folder; made where it is missing, its parent must exist.
+
+    Raises:
+        FolderError: The root is not a folder, cannot be made or cannot be written to.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        try:
+            _make_root(self.root)
+            reason = _probe_direct(self.root)
+        except (OSError, ValueError) as error:
+            raise FolderError(f"cannot use folder {self.root!r}: {_advice(error)}") from error
+        self.direct = reason is None
+        if not self.direct:
+            _logger.warning("no direct I/O in %s (%s); reads and writes go through the page cache", root, reason)
+
+    def create(self, path: str, nbytes: int) -> PosixFile:
+        """Create, allocate and name a file, durably; its parents too. Blocks."""
+        *folders, name = path_parts("create", path)
+        with seam("create", self._full(path)), self._folder(folders, make=True) as folder:
+            number = os.open(name, _FILE_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+            with ExitStack() as undo:
+                undo.callback(os.unlink, name, dir_fd=folder)
+                undo.callback(os.close, number)
+                if nbytes:  # before direct I/O is set: where it must emulate, it writes single bytes
+                    os.posix_fallocate(number, 0, nbytes)
+                file = self._file(number, path)
+                os.fsync(folder)
+                undo.pop_all()
+        return file
+
+    def open(self, path: str) -> PosixFile:
+        """Open an existing regular file. Blocks."""
+        *folders, name = path_parts("open", path)
+        with seam("open", self._full(path)), self._folder(folders) as folder:
+            number = os.open(name, _FILE_FLAGS, dir_fd=folder)
+            with ExitStack() as undo:
+                undo.callback(os.close, number)
+                if not stat.S_ISREG(os.fstat(number).st_mode):
+                    raise DiskError("open", self._full(path), errno.EINVAL, "is not a regular file; remove it")
+                file = self._file(number, path)
+                undo.pop_all()
+        return file
+
+    def rename(self, src: str, dst: str) -> None:
+        """Move `src` over `dst`, then sync both folders. After a DiskError either name may hold. Blocks."""
+        *src_folders, src_name = path_parts("rename", src)
+        *dst_folders, dst_name = path_parts("rename", dst)
+        with (
+            seam("rename", f"{self._full(src)} to {dst}"),
+            self._folder(src_folders) as src_folder,
+            self._folder(dst_folders) as dst_folder,
+        ):
+            os.rename(src_name, dst_name, src_dir_fd=src_folder, dst_dir_fd=dst_folder)
+            os.fsync(dst_folder)
+            if src_folders != dst_folders:
+                os.fsync(src_folder)
+
+    def remove(self, path: str) -> None:
+        """Unlink a file, then sync its folder. Blocks."""
+        *folders, name = path_parts("remove", path)
+        with seam("remove", self._full(path)), self._folder(folders) as folder:
+            os.unlink(name, dir_fd=folder)
+            os.fsync(folder)
+
+    def look(self, path: str) -> Folder:
+        """List a folder; names that vanish meanwhile are left out, links are listed as files. Blocks."""
+        parts = path_parts("look", path) if path else []
+        with seam("look", self._full(path)):
+            try:
+                with self._folder(parts) as folder:
+                    return Folder(_entries(folder), _free_nbytes(folder))
+            except FileNotFoundError:
+                return Folder((), _free_nbytes(self.root))
+
+    def lock(self, path: str, holder: bytes) -> PosixLock:
+        """Claim `path` with flock; the kernel ends the claim with the process. Never waits for a holder."""
+        *folders, name = path_parts("lock", path)
+        with seam("lock", self._full(path)), self._folder(folders, make=True) as folder:
+            number = os.open(name, _FILE_FLAGS | os.O_CREAT, 0o600, dir_fd=folder)
+            with ExitStack() as undo:
+                undo.callback(os.close, number)
+                try:
+                    fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    text = os.pread(number, _HOLDER_NBYTES_MAX, 0).decode("utf-8", "replace").strip()
+                    raise FolderBusyError(
+                        f"{self._full(path)} is held by a live process ({text or 'which did not say who it is'}); "
+                        "stop that process and its children, or use another folder"
+                    ) from error
+                os.pwrite(number, holder, 0)  # over the old text, which takes no space on a full disk
+                os.ftruncate(number, len(holder))
+                os.fsync(number)
+                os.fsync(folder)
+                undo.pop_all()
+        return PosixLock(number)
+
+    def _full(self, path: str) -> str:
+        return os.path.join(self.root, path)
+
+    def _file(self, number: int, path: str) -> PosixFile:
+        if self.direct:
+            fcntl.fcntl(number, fcntl.F_SETFL, os.O_DIRECT)
+        return PosixFile(number, self._full(path), self.direct)
+
+    @contextmanager
+    def _folder(self, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
+        """Descriptor of a folder, reached part by part without following links."""
+        number = os.open(self.root, _FOLDER_FLAGS)
+        try:
+            for part in parts:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, 0o700, dir_fd=number)
+                    os.fsync(number)  # also where it exists: its maker may have died before this
+                child = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=number)
+                os.close(number)
+                number = child
+            yield number
+        finally:
+            os.close(number)
+
+
+def _make_root(root: str) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(root, 0o700)
+        parent = os.open(os.path.dirname(root), _FOLDER_FLAGS)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+
+
+def _probe_direct(root: str) -> str | None:
+    """Write one page directly into an unnamed file; returns why direct I/O does not work, or None."""
+    with tempfile.TemporaryFile(dir=root, buffering=0) as file, mmap.mmap(-1, PAGE_NBYTES) as page:
+        try:
+            fcntl.fcntl(file.fileno(), fcntl.F_SETFL, os.O_DIRECT)
+            os.pwrite(file.fileno(), page, 0)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk does not answer the question
+                return os.strerror(error.errno or 0)
+    return None
+
+
+def _advice(error: OSError | ValueError) -> str:
+    match error:
+        case FileNotFoundError():
+            return "its parent folder does not exist; create that, or correct the path"
+        case NotADirectoryError():
+            return "it, or a parent of it, is not a folder; move that away, or correct the path"
+        case PermissionError() | OSError(errno=errno.EROFS):
+            return f"user {os.geteuid()} may not write there ({error}); change its owner or mode, or use another folder"
+        case _:
+            return f"{error}; mend that, or use another folder"
+
+
+def _entries(folder: int) -> tuple[Entry, ...]:
+    entries = []
+    with os.scandir(folder) as listing:
+        for found in listing:
+            with suppress(FileNotFoundError):
+                status = found.stat(follow_symlinks=False)
+                is_folder = stat.S_ISDIR(status.st_mode)
+                entries.append(Entry(found.name, 0 if is_folder else status.st_size, is_folder))
+    return tuple(sorted(entries, key=lambda entry: entry.name))
+
+
+def _free_nbytes(place: int | str) -> int:
+    status = os.statvfs(place)
+    return status.f_bavail * status.f_frsize
