@@ -1,12 +1,21 @@
 """The only place that makes threads: a named worker that runs what it is given, in priority order.
 
-Called by streams, links and the engine's timer. A worker is bounded, never a daemon and joined on
-close; what a task lets escape ends nothing but that task and is kept for the owner to see.
+Called by streams, links and the engine's timer. A worker is bounded and joined on close; what a task
+lets escape ends nothing but that task, is kept for the owner and told to `threading.excepthook`.
+
+A program that ends without close must still end, and no thread may run on into the interpreter's
+finalization. So the threads are daemons to the interpreter, which would otherwise wait for them before
+anything could tell them to stop, and each worker is closed by `atexit`, newest first. An owner whose
+tasks wait for something registers its own close with `atexit` after it has made its workers: that one
+runs before theirs.
 """
 
 from __future__ import annotations
 
+import atexit
 import heapq
+import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import TypeAlias
@@ -18,6 +27,11 @@ Task: TypeAlias = Callable[[], None]
 
 class Worker:
     """Threads that run tasks, lowest priority number first and in order of submission within one.
+
+    Attributes:
+        name: As given.
+        capacity: As given.
+        failure: The first exception that a task let escape, or None.
 
     Args:
         name: The threads' name; an index is added where there are several.
@@ -34,12 +48,13 @@ class Worker:
         self._submitted = 0
         self._closing = False
         self._wake = threading.Condition()
-        self._threads = [
-            threading.Thread(target=self._run, name=name if threads == 1 else f"{name}-{index}", daemon=False)
-            for index in range(threads)
-        ]
-        for thread in self._threads:
+        self._owner_pid = os.getpid()
+        self._threads: list[threading.Thread] = []
+        atexit.register(self.close)
+        for index in range(threads):
+            thread = threading.Thread(target=self._run, name=name if threads == 1 else f"{name}-{index}", daemon=True)
             thread.start()
+            self._threads.append(thread)
 
     @property
     def room(self) -> int:
@@ -47,7 +62,14 @@ class Worker:
         return self.capacity - len(self._queue)
 
     def submit(self, task: Task, priority: int = 0) -> bool:
-        """Queue a task; False where the queue is full or the worker is closing. Never blocks."""
+        """Queue a task. Never blocks.
+
+        Returns:
+            False where the task will not run: the queue is full, `close` has begun (also for a task that
+            submits from inside), or this process is a fork of the one whose threads these are.
+        """
+        if os.getpid() != self._owner_pid:
+            return False
         with self._wake:
             if self._closing or len(self._queue) >= self.capacity:
                 return False
@@ -57,23 +79,37 @@ class Worker:
         return True
 
     def close(self) -> None:
-        """Run what is queued, then join the threads. Blocks; a second call does nothing more."""
+        """Run what is queued, then join the threads. Blocks; a second call does nothing more.
+
+        Called by one of the worker's own tasks it only begins: a later call, at the latest the one at
+        exit, joins that thread. In a forked child it does nothing: the threads are the parent's.
+        """
+        if os.getpid() != self._owner_pid:
+            return
         with self._wake:
             self._closing = True
             self._wake.notify_all()
+        if threading.current_thread() in self._threads:
+            return
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            thread.join()
+        atexit.unregister(self.close)
 
     def _run(self) -> None:
-        while True:
-            with self._wake:
-                while not self._queue:
-                    if self._closing:
-                        return
-                    self._wake.wait()
-                _, _, task = heapq.heappop(self._queue)
+        while (task := self._next()) is not None:
             try:
                 task()
             except BaseException as error:  # the top of a worker: kept for the owner, never lost
-                self.failure = error
+                if self.failure is None:
+                    self.failure = error
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+            del task  # an idle thread keeps no memory of its last task alive
+
+    def _next(self) -> Task | None:
+        """Wait for the next task; None once the worker is closing and has run all of them."""
+        with self._wake:
+            while not self._queue:
+                if self._closing:
+                    return None
+                self._wake.wait()
+            return heapq.heappop(self._queue)[2]
