@@ -125,6 +125,10 @@ class Extents:
     def __len__(self) -> int:
         return len(self.file)
 
+    def rows(self, chosen: NDArray[np.bool_]) -> Extents:
+        """The rows that a mask chooses."""
+        return Extents(self.file[chosen], self.page[chosen], self.nbytes[chosen], self.checksum[chosen])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyJob:

@@ -1,0 +1,156 @@
+"""Where every block is. Pure: no I/O, no threads, no clock.
+
+One entry a block, in fixed-capacity numpy columns: its key in the index, its state and pins in each tier
+(`tierstore.control.entry`), where it lies in each, and how it was used. The planner and its rooms call it
+under the engine's lock. 102 bytes an entry, policy included, at full capacity.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.entry import Places, State
+from tierstore.control.index import HashIndex
+from tierstore.types import Extents
+
+if TYPE_CHECKING:
+    from tierstore.control.index import UInt64Array
+    from tierstore.types import Int32Array
+
+__all__ = ["PREFETCHED", "Directory"]
+
+PREFETCHED = np.uint8(1)
+"""Flag of an entry that a prefetch brought in and that no get has used yet."""
+
+_FREE, _KEYED, _DETACHED = 0, 1, 2
+
+
+class Directory:
+    """Entries, and which of them are held, detached or free.
+
+    An entry is held while its key is in the index. `detach` takes the key away (delete, clear); the entry
+    then lives on until no tier holds anything of it, and `release` makes it free again.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.index = HashIndex(capacity)
+        self.host = Places(capacity)
+        self.ssd = Places(capacity)
+        self.host_page = np.zeros(capacity, np.int32)
+        self.ssd_file = np.zeros(capacity, np.int32)
+        self.ssd_page = np.zeros(capacity, np.uint32)
+        self.ssd_nbytes = np.zeros(capacity, np.uint32)
+        self.ssd_checksum = np.zeros(capacity, np.uint32)
+        self.last_use = np.zeros(capacity, np.uint32)
+        self.hits = np.zeros(capacity, np.uint16)
+        self.flags = np.zeros(capacity, np.uint8)
+        self._tie = np.zeros(capacity, np.uint8)
+        self._free = np.zeros(capacity, np.int32)
+        self._num_free = 0
+        self._high_water = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns at full capacity."""
+        columns = (self.host_page, self.ssd_file, self.ssd_page, self.ssd_nbytes, self.ssd_checksum)
+        usage = (self.last_use, self.hits, self.flags, self._tie, self._free)
+        own = sum(column.nbytes for column in columns + usage)
+        return own + self.index.nbytes + self.host.nbytes + self.ssd.nbytes
+
+    @property
+    def num_entries(self) -> int:
+        """Entries in use, detached ones included."""
+        return self._high_water - self._num_free
+
+    @property
+    def high_water(self) -> int:
+        """One more than the highest entry ever used."""
+        return self._high_water
+
+    @property
+    def room(self) -> int:
+        """Entries that `add` can still give."""
+        return self.capacity - self.num_entries
+
+    def find(self, generation: int, keys: UInt64Array) -> Int32Array:
+        """Entries of uint64[n, 4] keys, -1 where a key is not held."""
+        return self.index.find(generation, keys)
+
+    def add(self, generation: int, keys: UInt64Array) -> Int32Array:
+        """New entries, ABSENT everywhere, for distinct keys that are not held. Needs `room`."""
+        count = len(keys)
+        assert count <= self.room, f"{count} entries wanted, room for {self.room}"
+        reused = min(count, self._num_free)
+        entries = np.empty(count, np.int32)
+        entries[:reused] = self._free[self._num_free - reused : self._num_free][::-1]
+        entries[reused:] = np.arange(self._high_water, self._high_water + count - reused, dtype=np.int32)
+        self._num_free -= reused
+        self._high_water += count - reused
+        self.index.insert(generation, keys, entries)
+        self._tie[entries] = _KEYED
+        self.hits[entries] = 0
+        self.flags[entries] = 0
+        return entries
+
+    def detach(self, entries: Int32Array) -> None:
+        """Take held entries' keys away, so that no verb finds them any more."""
+        self.index.remove(entries)
+        self._tie[entries] = _DETACHED
+
+    def release(self, entries: Int32Array) -> None:
+        """Free those of the distinct entries that no tier holds anything of and that are not free yet."""
+        ties = self._tie[entries]
+        bare = ((self.host.state[entries] | self.ssd.state[entries]) == State.ABSENT) & (ties != _FREE)
+        if not bare.any():
+            return
+        keyed = entries[bare & (ties == _KEYED)]
+        bare = entries[bare]
+        if len(keyed):
+            self.index.remove(keyed)
+        self._tie[bare] = _FREE
+        self._free[self._num_free : self._num_free + len(bare)] = bare
+        self._num_free += len(bare)
+
+    def set_extents(self, entries: Int32Array, extents: Extents) -> None:
+        """Remember where blocks lie on SSD."""
+        self.ssd_file[entries] = extents.file
+        self.ssd_page[entries] = extents.page
+        self.ssd_nbytes[entries] = extents.nbytes
+        self.ssd_checksum[entries] = extents.checksum
+
+    def extents(self, entries: Int32Array) -> Extents:
+        """Where blocks lie on SSD."""
+        return Extents(
+            self.ssd_file[entries], self.ssd_page[entries], self.ssd_nbytes[entries], self.ssd_checksum[entries]
+        )
+
+    def held(self, start: int, stop: int) -> Int32Array:
+        """Entries in [start, stop) whose key is in the index."""
+        span = slice(start, min(stop, self._high_water))
+        return (np.flatnonzero(self._tie[span] == _KEYED) + start).astype(np.int32)
+
+    def check(self) -> None:
+        """Assert what must hold between any two calls: free entries are bare, held ones are found."""
+        free = self._free[: self._num_free]
+        assert len(np.unique(free)) == len(free), "an entry is free twice"
+        in_use = np.ones(self._high_water, np.bool_)
+        in_use[free] = False
+        assert (in_use == (self._tie[: self._high_water] != _FREE)).all(), "the free list is not what is free"
+        span = slice(0, self._high_water)
+        bare = (self.host.state[span] | self.ssd.state[span]) == State.ABSENT
+        assert not (in_use & bare).any(), f"entries in use that no tier holds: {np.flatnonzero(in_use & bare)[:8]}"
+        assert not (~in_use & ~bare).any(), f"free entries that a tier holds: {np.flatnonzero(~in_use & ~bare)[:8]}"
+        for places in (self.host, self.ssd):
+            state, pins = places.state[span], places.pins[span]
+            assert (pins >= 0).all(), "negative pins"
+            assert not pins[(state == State.ABSENT) | (state == State.FILLING)].any(), "pins on what is not READY"
+            assert (pins[state == State.GONE] > 0).all(), "GONE without a pin"
+        gone = self.host.state[span] == State.GONE
+        assert (self._tie[span][gone] == _DETACHED).all(), "GONE in the host pool but still found by its key"
+        held = self.held(0, self._high_water)
+        for generation in np.unique(self.index.generation[held]).tolist():
+            own = held[self.index.generation[held] == generation]
+            assert (self.find(generation, self.index.keys[own]) == own).all(), "a held entry is not found by its key"

@@ -1,0 +1,117 @@
+"""States of a block in a tier: the only place that changes one. Pure; called by the directory's users.
+
+    ABSENT  --reserve-->  FILLING            a slot or a write is promised; look-ups say PENDING
+    FILLING --filled-->   READY, pins 0      visible
+    FILLING --failed-->   ABSENT
+    FILLING --discard-->  GONE, pins 1       the copy in flight is its one pin; its result is dropped
+    READY   --pin, unpin--> READY, pins ±1
+    READY, pins 0 --evict, discard--> ABSENT
+    READY, pins>0 --discard-->        GONE   detached from its key; freed at the last unpin
+    GONE    --unpin to pins 0-->      ABSENT
+
+Every transition takes a batch of distinct entries and asserts that each of them may make it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tierstore.types import Int32Array
+
+__all__ = ["Places", "State"]
+
+
+class State(IntEnum):
+    """Of one block in one tier."""
+
+    ABSENT = 0
+    FILLING = 1
+    READY = 2
+    GONE = 3
+
+
+class Places:
+    """State and pins of every entry in one tier: two columns."""
+
+    def __init__(self, capacity: int) -> None:
+        self.state = np.zeros(capacity, np.uint8)
+        self.pins = np.zeros(capacity, np.int32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns at full capacity."""
+        return self.state.nbytes + self.pins.nbytes
+
+    def count(self, state: State) -> int:
+        """Entries in a state. Reads the whole column; for checks and gauges."""
+        return int(np.count_nonzero(self.state == state))
+
+    def _expect(self, entries: Int32Array, state: State, event: str) -> None:
+        states = self.state[entries]
+        assert (states == state).all(), (
+            f"{event} needs {state.name}: entries {entries[states != state].tolist()[:8]} are "
+            f"{[State(s).name for s in states[states != state].tolist()[:8]]}"
+        )
+
+    def reserve(self, entries: Int32Array) -> None:
+        """ABSENT → FILLING."""
+        self._expect(entries, State.ABSENT, "reserve")
+        self.state[entries] = State.FILLING
+
+    def filled(self, entries: Int32Array) -> None:
+        """FILLING → READY, unpinned."""
+        self._expect(entries, State.FILLING, "filled")
+        self.state[entries] = State.READY
+
+    def failed(self, entries: Int32Array) -> None:
+        """FILLING → ABSENT."""
+        self._expect(entries, State.FILLING, "failed")
+        self.state[entries] = State.ABSENT
+
+    def pin(self, entries: Int32Array) -> None:
+        """READY → READY with one pin more."""
+        self._expect(entries, State.READY, "pin")
+        self.pins[entries] += 1
+
+    def unpin(self, entries: Int32Array) -> tuple[Int32Array, Int32Array]:
+        """Take one pin off READY or GONE entries.
+
+        Returns:
+            (entries that are READY and now without a pin, entries that were GONE and are now ABSENT).
+        """
+        pins = self.pins[entries] - 1
+        assert (pins >= 0).all(), f"unpin of unpinned entries {entries[pins < 0].tolist()[:8]}"
+        self.pins[entries] = pins
+        loose = entries[pins == 0]
+        states = self.state[loose]
+        gone = loose[states == State.GONE]
+        self.state[gone] = State.ABSENT
+        return loose[states == State.READY], gone
+
+    def evict(self, entries: Int32Array) -> None:
+        """READY without pins → ABSENT."""
+        self._expect(entries, State.READY, "evict")
+        assert not self.pins[entries].any(), f"evict of pinned entries {entries[self.pins[entries] > 0].tolist()[:8]}"
+        self.state[entries] = State.ABSENT
+
+    def discard(self, entries: Int32Array) -> tuple[Int32Array, Int32Array]:
+        """Drop entries in any state but GONE; the ABSENT among them are passed over.
+
+        Returns:
+            (entries that were READY without pins and are now ABSENT, entries that are now GONE).
+        """
+        states = self.state[entries]
+        assert (states != State.GONE).all(), f"discard of entries already gone {entries[states == State.GONE].tolist()[:8]}"
+        filling = entries[states == State.FILLING]
+        self.pins[filling] = 1
+        ready = entries[states == State.READY]
+        pinned = self.pins[ready] > 0
+        gone = np.concatenate([filling, ready[pinned]])
+        freed = ready[~pinned]
+        self.state[gone] = State.GONE
+        self.state[freed] = State.ABSENT
+        return freed, gone

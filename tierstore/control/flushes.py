@@ -1,0 +1,64 @@
+"""How a flush goes: wait for every store and write that was in flight, then for one sync. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tierstore.types import CopyJob, JobId, Outcome, TierName
+
+if TYPE_CHECKING:
+    from tierstore.control.jobs import JobRecord, Request
+    from tierstore.control.mind import Mind
+    from tierstore.types import Int64Array, Plan
+
+__all__ = ["Flushes"]
+
+
+class Flushes:
+    """Flushes under way, each with the jobs it still waits for."""
+
+    def __init__(self, mind: Mind) -> None:
+        self._mind = mind
+        self._waiting: list[tuple[Request, set[JobId]]] = []
+
+    def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
+        """Begin: note what is in flight."""
+        request.opened = request.stop
+        jobs = {record.job.job_id for record in self._mind.jobs.records() if self._matters(record.job)}
+        self._waiting.append((request, jobs))
+        self._sync_if_quiet(plan)
+
+    def ended(self, job_id: JobId, plan: Plan) -> None:
+        """A job has ended; the write-backs that it led to, now in the plan, are waited for instead."""
+        if not self._waiting:
+            return
+        led_to = {job.job_id for job in plan.jobs if self._matters(job)}
+        for _request, jobs in self._waiting:
+            if job_id in jobs:
+                jobs.remove(job_id)
+                jobs |= led_to
+        self._sync_if_quiet(plan)
+
+    def _matters(self, job: object) -> bool:
+        return isinstance(job, CopyJob) and (job.src is TierName.DEVICE or job.dst is TierName.SSD)
+
+    def _sync_if_quiet(self, plan: Plan) -> None:
+        quiet = [request for request, jobs in self._waiting if not jobs and not request.done]
+        self._waiting = [(request, jobs) for request, jobs in self._waiting if jobs and not request.done]
+        for request in quiet:
+            if self._mind.ssd is None:
+                request.outcomes[:] = Outcome.OK
+                self._mind.resolve(request, plan)
+            else:
+                self._mind.sync_job(request, plan)
+
+    def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
+        """The sync has ended."""
+        assert record.outcomes is not None
+        request.outcomes[:] = record.outcomes
+        self._mind.resolve(request, plan)
+
+    def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
+        """Stop waiting."""
+        request.outcomes[:] = outcome
+        self._mind.resolve(request, plan)

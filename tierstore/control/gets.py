@@ -1,0 +1,162 @@
+"""How a get goes: pin what is ready, read what is on SSD, join what is under way, load in prefix order.
+
+    open:     pin READY blocks; reserve slots and read those on SSD; join FILLING ones; stop at the first miss
+    arrived:  a read or a store that it waited for has ended: pin the block, or stop before it
+    advance:  hand the ready run behind the frontier to a load job
+    loaded:   unpin, count as used; resolve when nothing wanted is left
+
+Short of slots it shortens the prefix; nobody waits for room. Pure; called by the planner.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.directory import PREFETCHED
+from tierstore.control.entry import State
+from tierstore.types import Outcome, Priority, TierName
+
+if TYPE_CHECKING:
+    from tierstore.control.jobs import JobRecord, Request
+    from tierstore.control.mind import Mind
+    from tierstore.types import CopyJob, Int32Array, Int64Array, Plan, UInt8Array
+
+__all__ = ["Gets"]
+
+
+class Gets:
+    """The story of a get, and of the loads and reads that serve it."""
+
+    def __init__(self, mind: Mind) -> None:
+        self._mind = mind
+
+    def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
+        """Plan blocks [request.opened, hi)."""
+        mind, lo, life = self._mind, request.opened, request.life
+        entries = mind.directory.find(life.number, request.keys[lo:hi])
+        host, ssd = mind.states(entries)
+        usable = (host == State.READY) | (host == State.FILLING) | (ssd == State.READY)
+        run = hi - lo if usable.all() else int(usable.argmin())
+        ready = np.flatnonzero(host[:run] == State.READY)
+        mind.host.pin(life.slot_class, entries[ready])
+        missing = np.flatnonzero(host[:run] == State.ABSENT)
+        if len(missing):
+            pages = mind.host.take(life.slot_class, len(missing))
+            if len(pages) < len(missing):
+                run = int(missing[len(pages)])
+                missing = missing[: len(pages)]
+                mind.host.unpin(life.slot_class, entries[ready[ready >= run]])
+                ready = ready[ready < run]
+                mind.metrics.add_shortened(hi - lo - run)
+            mind.host.occupy(entries[missing], pages)
+        request.entries[lo : lo + run] = entries[:run]
+        request.ready[lo + ready] = True
+        self._count(entries, ready, missing)
+        filling = np.flatnonzero(host[:run] == State.FILLING)
+        if len(filling):
+            mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
+        if len(missing):
+            mind.read_jobs(request, lo + missing, Priority.GET, plan)
+        request.opened = hi
+        if run < hi - lo:
+            request.stop = request.opened = lo + run
+        self._advance(request, plan)
+
+    def _count(self, entries: Int32Array, ready: Int64Array, missing: Int64Array) -> None:
+        directory, metrics = self._mind.directory, self._mind.metrics
+        used = entries[ready]
+        flags = directory.flags[used]
+        prefetched = flags & PREFETCHED
+        if prefetched.any():
+            metrics.prefetch_useful += int(np.count_nonzero(prefetched))
+            directory.flags[used] = flags & ~PREFETCHED
+        used = entries[np.concatenate([ready, missing])] if len(missing) else used
+        directory.hits[used] = np.minimum(directory.hits[used], 0xFFFE) + 1
+        metrics.host_hits += len(ready)
+        metrics.ssd_hits += len(missing)
+
+    def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
+        """Pin what came; stop before what did not."""
+        mind = self._mind
+        entries = request.entries[positions]
+        came = mind.directory.host.state[entries] == State.READY
+        wanted = came & (positions < request.stop)
+        if wanted.any():
+            mind.host.pin(request.life.slot_class, entries[wanted])
+            request.ready[positions[wanted]] = True
+        if not came.all():
+            lost = positions[~came]
+            request.outcomes[lost] = record.outcomes_of(request.entries[lost])
+            self._stop_at(request, int(lost.min()))
+        self._advance(request, plan)
+
+    def loaded(self, record: JobRecord, outcomes: UInt8Array, plan: Plan, now: float) -> None:
+        """A copy into the caller's memory has ended."""
+        mind, request, positions = self._mind, record.request, record.positions
+        assert request is not None and positions is not None
+        entries, slot_class = request.entries[positions], request.life.slot_class
+        request.moving -= 1
+        request.outcomes[positions] = outcomes
+        request.ready[positions] = False
+        mind.host.touch(slot_class, entries, now)
+        mind.host.unpin(slot_class, entries)
+        failed = outcomes != Outcome.OK
+        if failed.any():
+            self._stop_at(request, int(positions[failed].min()))
+        self._advance(request, plan)
+
+    def read(self, record: JobRecord, job: CopyJob, outcomes: UInt8Array, plan: Plan, now: float) -> None:
+        """A read from SSD into host slots has ended: verified blocks become visible, then waiters go on."""
+        mind, entries = self._mind, job.entries
+        assert mind.ssd is not None
+        life = record.waiters[0][0].life
+        gone = mind.directory.host.state[entries] == State.GONE
+        good, bad = entries[(outcomes == Outcome.OK) & ~gone], entries[(outcomes != Outcome.OK) & ~gone]
+        mind.host.ready(life.slot_class, good, now)
+        if job.priority is Priority.PREFETCH:
+            mind.directory.flags[good] |= PREFETCHED
+            mind.prefetch_inflight_nbytes -= len(entries) * life.block_nbytes
+        corrupt = entries[outcomes == Outcome.CORRUPT]
+        mind.metrics.corrupt += len(corrupt)
+        mind.metrics.io_errors += int(np.count_nonzero(outcomes == Outcome.IO_ERROR))
+        mind.wake(record, plan, now)
+        mind.host.failed(life.slot_class, bad)
+        mind.host.unpin(life.slot_class, entries[gone])
+        mind.ssd.unpin(entries)
+        mind.ssd.discard(corrupt[mind.directory.ssd.state[corrupt] == State.READY])
+        mind.directory.release(entries)
+
+    def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
+        """Load what is ready behind the frontier, want nothing more."""
+        unfinished = np.arange(request.frontier, len(request))
+        end = request.frontier + self._ready_run(request)
+        request.outcomes[unfinished[unfinished >= end]] = outcome
+        self._stop_at(request, end)
+        request.opened = max(request.opened, request.stop)
+        self._advance(request, plan)
+
+    def _stop_at(self, request: Request, stop: int) -> None:
+        """Want nothing from `stop` on; give back what was pinned there."""
+        if stop >= request.stop:
+            return
+        request.stop = stop
+        pinned = stop + np.flatnonzero(request.ready[stop:])
+        pinned = pinned[pinned >= request.frontier]
+        if len(pinned):
+            self._mind.host.unpin(request.life.slot_class, request.entries[pinned])
+            request.ready[pinned] = False
+
+    def _ready_run(self, request: Request) -> int:
+        span = request.ready[request.frontier : min(request.stop, request.opened)]
+        return len(span) if span.all() else int(span.argmin())
+
+    def _advance(self, request: Request, plan: Plan) -> None:
+        run = self._ready_run(request)
+        if run:
+            positions = np.arange(request.frontier, request.frontier + run)
+            request.frontier += run
+            self._mind.device_job(request, positions, load=True, plan=plan)
+        if request.frontier >= request.stop and not request.moving:
+            self._mind.resolve(request, plan)

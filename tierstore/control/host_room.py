@@ -1,0 +1,211 @@
+"""Room in the host pool: which slots are free, which blocks leave when none are. Pure; under the engine's lock.
+
+Eviction happens here, at reservation, synchronously: nobody waits for room and nothing polls for it. Each
+slot size is a class with a policy of its own. When a class whose oldest block is younger than another's
+runs short, the slab that holds the other's coldest block is drained and changes hands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.directory import PREFETCHED
+from tierstore.control.entry import State
+from tierstore.types import PAGE_NBYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tierstore.control.directory import Directory
+    from tierstore.control.slabs import SlotAllocator
+    from tierstore.policy.base import EvictionPolicy
+    from tierstore.types import Int32Array
+
+__all__ = ["HostRoom", "tick"]
+
+_DRAIN_BLOCKS = 512
+"""Blocks evicted from a draining slab in one step, to bound a lock hold."""
+
+
+def tick(now: float) -> int:
+    """Seconds on the store's clock as the tenths kept in the directory's uint32 column."""
+    return int(now * 10.0) & 0xFFFFFFFF
+
+
+class HostRoom:
+    """Slots, and the blocks in them.
+
+    Args:
+        directory: Whose host columns it changes.
+        slots: The pool, cut.
+        new_policy: Makes the eviction policy of one slot class, over the directory's entries.
+    """
+
+    def __init__(
+        self, directory: Directory, slots: SlotAllocator, new_policy: Callable[[int], EvictionPolicy]
+    ) -> None:
+        self._directory = directory
+        self.slots = slots
+        self._new_policy = new_policy
+        self._policies: list[EvictionPolicy] = []
+        self._entry_at = np.zeros(slots.capacity_slabs * slots.slab_nbytes // PAGE_NBYTES, np.int32)
+        self._draining: tuple[int, int] | None = None  # slab, the class it leaves
+        self.evicted_blocks = 0
+        self.wasted_prefetches = 0
+
+    def open_class(self, slot_nbytes: int) -> int:
+        """The class of a slot size; ConfigError where the pool cannot hold such slots."""
+        slot_class = self.slots.open_class(slot_nbytes)
+        while len(self._policies) <= slot_class:
+            self._policies.append(self._new_policy(self._directory.capacity))
+        return slot_class
+
+    def take(self, slot_class: int, count: int, *, cold_before: int | None = None) -> Int32Array:
+        """Up to `count` slots, evicting where none are free.
+
+        Args:
+            slot_class: Whose.
+            count: Wanted.
+            cold_before: Evict only blocks last used before this tick (for prefetches); None for any.
+
+        Returns:
+            int32[k] pool pages, k <= count.
+        """
+        pages = self.slots.take(slot_class, count)
+        short = count - len(pages)
+        if short:
+            policy = self._policies[slot_class]
+            idle = self.slots.idle_slab(slot_class)
+            if idle >= 0:
+                self.slots.begin_drain(idle, slot_class)
+                return np.concatenate([pages, self.take(slot_class, short, cold_before=cold_before)])
+            victims = policy.victims(min(short, policy.num_evictable))
+            if victims is not None and cold_before is not None:
+                warm = self._directory.last_use[victims] >= cold_before
+                victims = victims[: int(warm.argmax())] if warm.any() else victims
+            if victims is not None and len(victims):
+                self.evict(slot_class, victims)
+                pages = np.concatenate([pages, self.slots.take(slot_class, short)])
+            if cold_before is None:
+                self._begin_drain(slot_class)
+        return pages
+
+    def evict(self, slot_class: int, entries: Int32Array) -> None:
+        """READY and unpinned → ABSENT; the slots are free, entries that SSD does not hold are forgotten."""
+        directory = self._directory
+        self._policies[slot_class].remove(entries)
+        directory.host.evict(entries)
+        self.evicted_blocks += len(entries)
+        self.wasted_prefetches += int(np.count_nonzero(directory.flags[entries] & PREFETCHED))
+        directory.flags[entries] &= ~PREFETCHED
+        self._free(slot_class, entries)
+
+    def occupy(self, entries: Int32Array, pages: Int32Array) -> None:
+        """ABSENT → FILLING, in slots just taken."""
+        self._directory.host.reserve(entries)
+        self._directory.host_page[entries] = pages
+        self._entry_at[pages] = entries
+
+    def ready(self, slot_class: int, entries: Int32Array, now: float) -> None:
+        """FILLING → READY; given in prefix order, used tail first."""
+        self._directory.host.filled(entries)
+        self._directory.last_use[entries] = tick(now)
+        self._policies[slot_class].insert(entries[::-1])
+
+    def failed(self, slot_class: int, entries: Int32Array) -> None:
+        """FILLING → ABSENT; the slots are free. The caller releases the entries."""
+        self._directory.host.failed(entries)
+        self.slots.give_back(slot_class, self._directory.host_page[entries])
+
+    def pin(self, slot_class: int, entries: Int32Array) -> None:
+        """Shield READY blocks from eviction for one job, request or lease."""
+        self._directory.host.pin(entries)
+        self._policies[slot_class].set_evictable(entries, False)
+
+    def unpin(self, slot_class: int, entries: Int32Array) -> None:
+        """Undo one `pin`, or end the copy of a block that is GONE."""
+        loose, gone = self._directory.host.unpin(entries)
+        if len(loose):
+            self._policies[slot_class].set_evictable(loose, True)
+        if len(gone):
+            self._free(slot_class, gone)
+
+    def touch(self, slot_class: int, entries: Int32Array, now: float) -> None:
+        """Count READY blocks, given in prefix order, as used, tail first. Blocks that are GONE are passed over."""
+        directory = self._directory
+        ready = directory.host.state[entries] == State.READY
+        if not ready.all():
+            entries = entries[ready]
+        directory.last_use[entries] = tick(now)
+        self._policies[slot_class].touch(entries[::-1])
+
+    def discard(self, slot_class: int, entries: Int32Array) -> None:
+        """Drop blocks in any state (delete, clear). The caller detaches those that become GONE."""
+        directory = self._directory
+        held = entries[directory.host.state[entries] == State.READY]
+        if len(held):
+            self._policies[slot_class].remove(held)
+        freed, _gone = directory.host.discard(entries)
+        if len(freed):
+            self.slots.give_back(slot_class, directory.host_page[freed])
+
+    def _free(self, slot_class: int, entries: Int32Array) -> None:
+        self.slots.give_back(slot_class, self._directory.host_page[entries])
+        self._directory.release(entries)
+
+    def _begin_drain(self, slot_class: int) -> None:
+        """Hand the slab of another class's coldest block over, where that block is older than our oldest."""
+        if self._draining is not None or len(self._policies) == 1:
+            return
+        last_use = self._directory.last_use
+        own = self._policies[slot_class].oldest()
+        coldest, found, donor = (int(last_use[own]) if own >= 0 else 1 << 32), -1, -1
+        for other, policy in enumerate(self._policies):
+            oldest = policy.oldest()
+            if other == slot_class or oldest < 0 or self.slots.num_slabs(other) < 2:
+                continue
+            if last_use[oldest] < coldest:
+                coldest, found, donor = int(last_use[oldest]), oldest, other
+        if found >= 0:
+            slab = int(self.slots.slab_of(self._directory.host_page[found : found + 1])[0])
+            self.slots.begin_drain(slab, slot_class)
+            self._draining = (slab, donor)
+
+    @property
+    def draining(self) -> bool:
+        """Whether a slab is on its way from one class to another."""
+        return self._draining is not None
+
+    def drain(self) -> None:
+        """Evict a bounded number of unpinned blocks from the draining slab; ends when its last slot is back."""
+        if self._draining is None:
+            return
+        slab, donor = self._draining
+        if slab in self.slots.draining:
+            directory, pages = self._directory, self.slots.slots_of(slab)
+            entries = self._entry_at[pages]
+            loose = directory.host.state[entries] == State.READY
+            loose &= directory.host.pins[entries] == 0
+            loose &= directory.host_page[entries] == pages
+            victims = entries[loose][:_DRAIN_BLOCKS]
+            if len(victims):
+                self.evict(donor, victims)
+        if slab not in self.slots.draining:
+            self._draining = None
+
+    def check(self) -> None:
+        """Assert that slots, states and policies agree."""
+        directory = self._directory
+        self.slots.check()
+        state = directory.host.state[: directory.high_water]
+        used = np.flatnonzero(state != State.ABSENT)
+        pages = directory.host_page[used]
+        assert len(np.unique(pages)) == len(pages), "two blocks in one slot"
+        assert (self._entry_at[pages] == used).all(), "a slot does not know its block"
+        num_used = sum(self.slots.used(slot_class) for slot_class in range(len(self._policies)))
+        assert num_used == len(used), f"{num_used} slots are taken, {len(used)} blocks are in them"
+        evictable = int(np.count_nonzero((state == State.READY) & (directory.host.pins[: directory.high_water] == 0)))
+        claimed = sum(policy.num_evictable for policy in self._policies)
+        assert claimed == evictable, f"policies offer {claimed} blocks, {evictable} are READY and unpinned"

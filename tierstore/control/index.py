@@ -1,0 +1,115 @@
+"""From (generation, block hash) to entry number. Pure numpy columns; called by the directory alone.
+
+A chained hash table of fixed capacity over packed 32-byte hashes. Batch look-ups are vectorised; the
+few keys that lie deep in a chain, and single insertions and removals, go through memoryviews, which are
+several times faster than indexing an array. All columns are zero-initialised so that memory is taken
+only where entries lie: chain links hold entry + 1, zero ends a chain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tierstore.types import Int32Array
+
+    UInt64Array = NDArray[np.uint64]
+
+__all__ = ["HashIndex", "as_keys"]
+
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_SCALAR_BELOW = 24
+"""Pending keys below which a scalar walk beats another vectorised round (measured by bench/mind.py)."""
+
+
+def as_keys(hashes: NDArray[np.uint8]) -> UInt64Array:
+    """View uint8[n, 32] block hashes as uint64[n, 4] without a copy."""
+    return hashes.view(np.uint64)
+
+
+class HashIndex:
+    """Chained hash over entries 0 … capacity-1; holds at most `capacity` keys, never one twice."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        num_buckets = 1 << max(3, (capacity - 1).bit_length())
+        self._shift = np.uint64(65 - num_buckets.bit_length())
+        self._heads = np.zeros(num_buckets, np.int32)
+        self._next = np.zeros(capacity, np.int32)
+        self.keys = np.zeros((capacity, 4), np.uint64)
+        self.generation = np.zeros(capacity, np.uint32)
+        self._heads_view = self._heads.data
+        self._next_view = self._next.data
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns at full capacity."""
+        return self._heads.nbytes + self._next.nbytes + self.keys.nbytes + self.generation.nbytes
+
+    def _buckets(self, generation: int | NDArray[np.uint32], keys: UInt64Array) -> UInt64Array:
+        mixed = keys[:, 0] ^ keys[:, 1] ^ keys[:, 2] ^ keys[:, 3]
+        mixed ^= np.asarray(generation, np.uint64)
+        mixed *= _SPREAD
+        mixed >>= self._shift
+        return mixed
+
+    def find(self, generation: int, keys: UInt64Array) -> Int32Array:
+        """Entries of uint64[n, 4] keys, -1 where a key is not held."""
+        found = np.full(len(keys), -1, np.int32)
+        link = self._heads[self._buckets(generation, keys)]
+        pending = np.flatnonzero(link)
+        entry = link[pending] - 1
+        wanted = keys[pending]
+        while len(pending) > _SCALAR_BELOW:
+            same = self.keys[entry, 0] == wanted[:, 0]
+            same &= self.generation[entry] == generation
+            same &= (self.keys[entry, 1:] == wanted[:, 1:]).all(axis=1)
+            found[pending[same]] = entry[same]
+            link = self._next[entry]
+            deeper = np.flatnonzero(~same & (link != 0))
+            pending, wanted, entry = pending[deeper], wanted[deeper], link[deeper] - 1
+        for position, first in zip(pending.tolist(), entry.tolist(), strict=True):
+            found[position] = self._walk(generation, keys[position], first)
+        return found
+
+    def _walk(self, generation: int, key: UInt64Array, entry: int) -> int:
+        wanted = key.tobytes()
+        while entry >= 0:
+            if self.generation[entry] == generation and self.keys[entry].tobytes() == wanted:
+                return entry
+            entry = self._next_view[entry] - 1
+        return -1
+
+    def insert(self, generation: int, keys: UInt64Array, entries: Int32Array) -> None:
+        """Give distinct keys that are not held to free entries."""
+        self.keys[entries] = keys
+        self.generation[entries] = generation
+        buckets = self._buckets(generation, keys)
+        links = entries + np.int32(1)
+        self._next[entries] = self._heads[buckets]
+        self._heads[buckets] = links
+        # Of several keys in one bucket only the last has become its head; chain the others one by one.
+        lost = np.flatnonzero(self._heads[buckets] != links)
+        heads, chain = self._heads_view, self._next_view
+        for bucket, link in zip(buckets[lost].tolist(), links[lost].tolist(), strict=True):
+            chain[link - 1] = heads[bucket]
+            heads[bucket] = link
+
+    def remove(self, entries: Int32Array) -> None:
+        """Take held entries' keys out."""
+        buckets = self._buckets(self.generation[entries], self.keys[entries])
+        heads, chain = self._heads_view, self._next_view
+        for bucket, entry in zip(buckets.tolist(), entries.tolist(), strict=True):
+            link = entry + 1
+            step = heads[bucket]
+            if step == link:
+                heads[bucket] = chain[entry]
+                continue
+            while chain[step - 1] != link:
+                step = chain[step - 1]
+                assert step, f"entry {entry} is not in bucket {bucket} of the index"
+            chain[step - 1] = chain[entry]

@@ -1,0 +1,167 @@
+"""What the stories share: the directory, the rooms, the jobs in flight and the limits. Pure.
+
+Built once by the planner and passed to each story (`gets`, `puts`, `prefetch`, `upkeep`). Holds the few
+steps that more than one of them takes; decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.entry import State
+from tierstore.control.jobs import JobRecord
+from tierstore.types import CopyJob, Finished, Plan, Priority, RequestId, SyncJob, TierName
+
+if TYPE_CHECKING:
+    from tierstore.control.directory import Directory
+    from tierstore.control.host_room import HostRoom
+    from tierstore.control.jobs import JobTable, Request
+    from tierstore.control.ssd_room import SsdRoom
+    from tierstore.metrics import Metrics
+    from tierstore.types import Int32Array, Int64Array, JobId, UInt8Array
+
+__all__ = ["NO_REQUEST", "Limits", "Mind"]
+
+NO_REQUEST = RequestId(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what may be in flight.
+
+    Attributes:
+        requests_max: Requests open at once.
+        read_batch_nbytes: Blocks of one read job together.
+        write_inflight_nbytes_max: Host memory pinned by write-backs.
+        prefetch_inflight_nbytes_max: Host memory that prefetches are filling.
+        cold_seconds: A prefetch evicts only blocks that nobody used for so long.
+    """
+
+    requests_max: int = 1024
+    read_batch_nbytes: int = 2 << 20
+    write_inflight_nbytes_max: int = 256 << 20
+    prefetch_inflight_nbytes_max: int = 256 << 20
+    cold_seconds: float = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class Mind:
+    """The shared state of every story."""
+
+    directory: Directory
+    host: HostRoom
+    ssd: SsdRoom | None
+    jobs: JobTable
+    limits: Limits
+    metrics: Metrics
+    write_inflight_nbytes: int = 0
+    prefetch_inflight_nbytes: int = 0
+
+    def states(self, entries: Int32Array) -> tuple[UInt8Array, UInt8Array]:
+        """Host and SSD state of each entry; ABSENT where the entry is -1."""
+        known = entries >= 0
+        host, ssd = self.directory.host.state[entries], self.directory.ssd.state[entries]
+        if not known.all():
+            host, ssd = np.where(known, host, State.ABSENT), np.where(known, ssd, State.ABSENT)
+        return host.astype(np.uint8, copy=False), ssd.astype(np.uint8, copy=False)
+
+    def device_job(self, request: Request, positions: Int64Array, *, load: bool, plan: Plan) -> None:
+        """Plan one copy between the request's pages and the host slots of these blocks."""
+        entries = request.entries[positions]
+        pages = self.directory.host_page[entries]
+        job = CopyJob(
+            job_id=self.jobs.next_id(),
+            generation=request.life.generation,
+            src=TierName.HOST if load else TierName.DEVICE,
+            dst=TierName.DEVICE if load else TierName.HOST,
+            entries=entries,
+            hashes=request.hashes[positions],
+            parents=None,
+            src_locations=pages if load else positions,
+            dst_locations=positions if load else pages,
+            priority=request.priority,
+            request_id=request.request_id,
+        )
+        self.jobs.open(JobRecord(job, request, positions), None if load else TierName.HOST, entries)
+        request.moving += 1
+        plan.jobs.append(job)
+
+    def read_jobs(self, request: Request, positions: Int64Array, priority: Priority, plan: Plan) -> None:
+        """Plan reads from SSD into host slots already taken, a few blocks a job; the request waits for them."""
+        assert self.ssd is not None
+        self.ssd.pin(request.entries[positions])
+        count = max(1, self.limits.read_batch_nbytes // request.life.block_nbytes)
+        for first in range(0, len(positions), count):
+            piece = positions[first : first + count]
+            entries = request.entries[piece]
+            job = CopyJob(
+                job_id=self.jobs.next_id(),
+                generation=request.life.generation,
+                src=TierName.SSD,
+                dst=TierName.HOST,
+                entries=entries,
+                hashes=request.hashes[piece],
+                parents=None,
+                src_locations=self.directory.extents(entries),
+                dst_locations=self.directory.host_page[entries],
+                priority=priority,
+                request_id=NO_REQUEST,
+            )
+            self.jobs.open(JobRecord(job, waiters=[(request, piece)]), TierName.HOST, entries)
+            plan.jobs.append(job)
+        request.awaiting += len(positions)
+
+    def write_job(self, request: Request, positions: Int64Array, plan: Plan) -> JobRecord:
+        """Plan a write-back of READY blocks that SSD does not hold; they stay pinned until it ends."""
+        assert self.ssd is not None
+        entries = request.entries[positions]
+        self.host.pin(request.life.slot_class, entries)
+        self.ssd.reserve(entries)
+        self.write_inflight_nbytes += len(entries) * request.life.block_nbytes
+        job = CopyJob(
+            job_id=self.jobs.next_id(),
+            generation=request.life.generation,
+            src=TierName.HOST,
+            dst=TierName.SSD,
+            entries=entries,
+            hashes=request.hashes[positions],
+            parents=request.parents[positions],
+            src_locations=self.directory.host_page[entries],
+            dst_locations=None,
+            priority=Priority.WRITE_BACK,
+            request_id=NO_REQUEST,
+        )
+        record = JobRecord(job, request, positions)
+        self.jobs.open(record, TierName.SSD, entries)
+        plan.jobs.append(job)
+        return record
+
+    def sync_job(self, request: Request, plan: Plan) -> None:
+        """Plan a sync that the request waits for."""
+        job = SyncJob(self.jobs.next_id())
+        nothing = np.empty(0, np.int64)
+        self.jobs.open(JobRecord(job, request, waiters=[(request, nothing)]))
+        plan.jobs.append(job)
+
+    def wake(self, record: JobRecord, plan: Plan, now: float) -> None:
+        """Tell everybody who waited for a job that it has ended."""
+        for request, positions in record.waiters:
+            request.awaiting -= len(positions)
+            if not request.done:
+                request.story.arrived(request, positions, record, plan, now)
+
+    def resolve(self, request: Request, plan: Plan) -> None:
+        """End a request with the outcomes it has."""
+        assert not request.done and not request.moving, f"request {request.request_id} ends with copies under way"
+        request.done = True
+        plan.finished.append(Finished(request.request_id, request.leading(), request.outcomes))
+
+    def lift(self, job_ids: list[JobId], plan: Plan) -> None:
+        """Serve reads that a get has joined before any prefetch."""
+        for job_id in job_ids:
+            job = self.jobs.get(job_id).job
+            if isinstance(job, CopyJob) and job.src is TierName.SSD and job.priority is not Priority.GET:
+                plan.lifts.append(job_id)

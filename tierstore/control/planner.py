@@ -1,0 +1,297 @@
+"""The mind: every verb in, jobs to run and requests that have ended out. Pure: no I/O, no threads, no clock.
+
+The engine calls it under its one lock and passes the time. A request is opened in slices of at most
+`SLICE_BLOCKS`, so that no lock hold grows with the request; after every verb and result the engine calls
+`tend` while it answers that more is due. Stories: `gets`, `puts`, `prefetch`, `flushes`; shared state: `mind`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.directory import Directory
+from tierstore.control.entry import State
+from tierstore.control.flushes import Flushes
+from tierstore.control.gets import Gets
+from tierstore.control.host_room import HostRoom
+from tierstore.control.index import as_keys
+from tierstore.control.jobs import JobTable, Life, Request
+from tierstore.control.mind import Limits, Mind
+from tierstore.control.prefetch import Prefetches
+from tierstore.control.puts import Puts
+from tierstore.control.ssd_room import SsdRoom
+from tierstore.control.upkeep import Upkeep
+from tierstore.types import (
+    CopyJob,
+    CopyResult,
+    DiscardJob,
+    Extents,
+    Generation,
+    Outcome,
+    Plan,
+    Presence,
+    Priority,
+    RequestId,
+    TierName,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tierstore.control.slabs import SlotAllocator
+    from tierstore.metrics import Metrics
+    from tierstore.policy.base import AdmissionPolicy, EvictionPolicy
+    from tierstore.types import UInt8Array
+
+__all__ = ["SLICE_BLOCKS", "Planner"]
+
+SLICE_BLOCKS = 512
+"""Blocks planned in one lock hold."""
+
+
+class Planner:
+    """Every decision of the store.
+
+    Args:
+        capacity: Blocks the directory can know.
+        slots: The host pool, cut.
+        new_policy: Makes one slot class's eviction policy for a number of entries.
+        admission: Which blocks are written back.
+        limits: Bounds on what is in flight.
+        metrics: Counted into.
+        reclaim_below_nbytes: Free SSD bytes below which a file is reclaimed; None where there is no SSD tier.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        slots: SlotAllocator,
+        new_policy: Callable[[int], EvictionPolicy],
+        admission: AdmissionPolicy,
+        limits: Limits,
+        metrics: Metrics,
+        reclaim_below_nbytes: int | None,
+    ) -> None:
+        directory = Directory(capacity)
+        host = HostRoom(directory, slots, new_policy)
+        ssd = None if reclaim_below_nbytes is None else SsdRoom(directory, reclaim_below_nbytes)
+        self._mind = Mind(directory, host, ssd, JobTable(), limits, metrics)
+        self._gets = Gets(self._mind)
+        self._puts = Puts(self._mind, admission)
+        self._prefetches = Prefetches(self._mind)
+        self._flushes = Flushes(self._mind)
+        self._upkeep = Upkeep(self._mind)
+        self._lives: dict[int, Life] = {}
+        self._requests: dict[RequestId, Request] = {}
+        self._deadlines: list[tuple[float, RequestId]] = []
+        self._last_request_id = 0
+
+    @property
+    def directory(self) -> Directory:
+        """Where every block is; for checks and gauges."""
+        return self._mind.directory
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that have not ended."""
+        return len(self._requests)
+
+    @property
+    def num_jobs(self) -> int:
+        """Jobs in flight."""
+        return len(self._mind.jobs)
+
+    def open_life(self, generation: Generation, slot_nbytes: int) -> None:
+        """Begin a generation; ConfigError where the pool cannot hold its blocks. A known one is left as it is."""
+        if generation.number not in self._lives:
+            slot_class = self._mind.host.open_class(slot_nbytes)
+            self._lives[generation.number] = Life(generation, slot_class, generation.layout.block_nbytes)
+
+    def end_life(self, number: int) -> None:
+        """End a generation: no verb sees its blocks from now on; `tend` drops them in slices."""
+        self._upkeep.reap(self._lives[number])
+
+    def adopt(self, number: int, hashes: UInt8Array, extents: Extents) -> int:
+        """Make blocks that SSD holds from an earlier run known; returns how many there was room for."""
+        directory, ssd = self._mind.directory, self._mind.ssd
+        assert ssd is not None, "blocks recovered without an SSD tier"
+        keys = as_keys(hashes)
+        new = directory.find(number, keys) < 0
+        new[np.flatnonzero(new)[directory.room :]] = False
+        entries = directory.add(number, keys[new])
+        ssd.reserve(entries)
+        ssd.written(entries, extents.rows(new))
+        return len(entries)
+
+    def lookup(self, number: int, hashes: UInt8Array) -> list[Presence]:
+        """What is known of each block, given uint8[n, 32]."""
+        host, ssd = self._mind.states(self._mind.directory.find(number, as_keys(hashes)))
+        presence = np.full(len(hashes), Presence.MISS, np.uint8)
+        presence[host == State.FILLING] = Presence.PENDING
+        presence[(host == State.READY) | ((ssd == State.READY) & (host != State.FILLING))] = Presence.HIT
+        return [Presence(value) for value in presence.tolist()]
+
+    def leading(self, number: int, hashes: UInt8Array) -> int:
+        """Blocks from the first that are HIT without a hole, given uint8[n, 32] of one slice."""
+        host, ssd = self._mind.states(self._mind.directory.find(number, as_keys(hashes)))
+        hit = (host == State.READY) | ((ssd == State.READY) & (host != State.FILLING))
+        return len(hit) if hit.all() else int(hit.argmin())
+
+    def get(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
+        """Open a get of uint8[n, 32] distinct hashes in prefix order; None where too many requests are open."""
+        return self._open(self._gets, number, hashes, deadline=deadline, priority=Priority.GET)
+
+    def put(
+        self,
+        number: int,
+        hashes: UInt8Array,
+        parents: UInt8Array,
+        *,
+        durable: bool = False,
+        deadline: float = math.inf,
+    ) -> Request | None:
+        """Open a put; `parents` is uint8[n, 32], each block's predecessor."""
+        request = self._open(self._puts, number, hashes, deadline=deadline, priority=Priority.WRITE_BACK)
+        if request is not None:
+            request.parents = parents
+            request.durable = durable
+        return request
+
+    def prefetch(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
+        """Open a prefetch."""
+        return self._open(self._prefetches, number, hashes, deadline=deadline, priority=Priority.PREFETCH)
+
+    def flush(self, number: int, deadline: float = math.inf) -> Request | None:
+        """Open a flush; any generation will do."""
+        nothing = np.empty((0, 32), np.uint8)
+        request = self._open(self._flushes, number, nothing, deadline=deadline, priority=Priority.WRITE_BACK)
+        if request is not None:
+            request.outcomes = np.full(1, Outcome.MISS, np.uint8)
+            request.stop = 1
+        return request
+
+    def _open(
+        self,
+        story: Gets | Puts | Prefetches | Flushes,
+        number: int,
+        hashes: UInt8Array,
+        *,
+        deadline: float,
+        priority: Priority,
+    ) -> Request | None:
+        if len(self._requests) >= self._mind.limits.requests_max:
+            return None
+        self._last_request_id += 1
+        count = len(hashes)
+        request = Request(
+            request_id=RequestId(self._last_request_id),
+            story=story,
+            life=self._lives[number],
+            hashes=hashes,
+            parents=hashes,
+            deadline=deadline,
+            priority=priority,
+            durable=False,
+            entries=np.full(count, -1, np.int32),
+            outcomes=np.full(count, Outcome.MISS, np.uint8),
+            ready=np.zeros(count, np.bool_),
+            stop=count,
+        )
+        self._requests[request.request_id] = request
+        if deadline < math.inf:
+            heapq.heappush(self._deadlines, (deadline, request.request_id))
+        return request
+
+    def step(self, request: Request, now: float) -> Plan:
+        """Plan the next slice of a request; to be called until `request.planned`, at least once."""
+        plan = Plan()
+        if not request.done:
+            request.story.open(request, min(len(request), request.opened + SLICE_BLOCKS), plan, now)
+        return self._closed(plan)
+
+    def complete(self, result: CopyResult, now: float) -> Plan:
+        """Take in how a job ended."""
+        plan = Plan()
+        mind = self._mind
+        job = mind.jobs.get(result.job_id).job
+        fills = job.dst if isinstance(job, CopyJob) and job.dst is not TierName.DEVICE else None
+        record = mind.jobs.close(result.job_id, fills, job.entries if isinstance(job, CopyJob) else None)
+        record.outcomes = result.outcomes
+        if isinstance(job, CopyJob):
+            mind.metrics.add_job(job, result)
+            if job.dst is TierName.DEVICE:
+                self._gets.loaded(record, result.outcomes, plan, now)
+            elif job.src is TierName.DEVICE:
+                self._puts.stored(record, job, result.outcomes, plan, now)
+            elif job.src is TierName.SSD:
+                self._gets.read(record, job, result.outcomes, plan, now)
+            else:
+                self._puts.written(record, job, result, plan, now)
+        elif isinstance(job, DiscardJob):
+            assert mind.ssd is not None
+            mind.ssd.discarded(job.file, result.dst_free_nbytes)
+        else:
+            mind.wake(record, plan, now)
+        self._flushes.ended(result.job_id, plan)
+        self._prefetches.pump(plan, now)
+        return self._closed(plan)
+
+    def cancel(self, request_id: RequestId, now: float) -> Plan:
+        """Withdraw a request; it ends at once, or when the last copy that touches the caller's memory has."""
+        return self._shorten([request_id], Outcome.CANCELLED, now)
+
+    def expire(self, now: float) -> Plan:
+        """End what is past its deadline; copies into the caller's memory that have begun still finish."""
+        due = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            due.append(heapq.heappop(self._deadlines)[1])
+        return self._shorten(due, Outcome.CANCELLED, now)
+
+    def next_deadline(self) -> float:
+        """The earliest deadline of a request that has not ended; infinity where there is none."""
+        while self._deadlines and self._deadlines[0][1] not in self._requests:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else math.inf
+
+    def _shorten(self, request_ids: list[RequestId], outcome: Outcome, now: float) -> Plan:
+        plan = Plan()
+        for request_id in request_ids:
+            request = self._requests.get(request_id)
+            if request is not None and not request.done:
+                request.story.shorten(request, outcome, plan, now)
+        return self._closed(plan)
+
+    def delete(self, number: int, hashes: UInt8Array) -> int:
+        """Make blocks unknown, given uint8[n, 32] of one slice; returns how many were known."""
+        entries = self._mind.directory.find(number, as_keys(hashes))
+        known = np.unique(entries[entries >= 0])
+        self._upkeep.discard(self._lives[number], known)
+        return len(known)
+
+    def tend(self, now: float) -> tuple[Plan, bool]:
+        """One bounded slice of upkeep; whether more is due at once."""
+        plan = Plan()
+        more = self._upkeep.step(plan)
+        return self._closed(plan), more
+
+    def _closed(self, plan: Plan) -> Plan:
+        for finished in plan.finished:
+            del self._requests[finished.request_id]
+        return plan
+
+    def check(self) -> None:
+        """Assert every invariant of the mind; costs a pass over the whole directory."""
+        mind = self._mind
+        mind.directory.check()
+        mind.host.check()
+        if mind.ssd is not None:
+            mind.ssd.check()
+        for tier, places in ((TierName.HOST, mind.directory.host), (TierName.SSD, mind.directory.ssd)):
+            filling = set(np.flatnonzero(places.state[: mind.directory.high_water] == State.FILLING).tolist())
+            missing = filling - mind.jobs.filling(tier)
+            assert not missing, f"FILLING in {tier} without a job: {sorted(missing)[:8]}"

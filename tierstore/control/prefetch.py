@@ -1,0 +1,121 @@
+"""How a prefetch goes: a queue by deadline, a budget, only free or cold slots, behind every get.
+
+A prefetch is a request that touches no caller's memory. Its blocks are looked at again when their turn
+comes: some may have arrived meanwhile, some may have left. It ends when every block wanted is in host
+memory, at the first hole, at its deadline or when it is cancelled. Pure; called by the planner.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.entry import State
+from tierstore.control.host_room import tick
+from tierstore.types import CopyJob, Outcome, Priority, TierName
+
+if TYPE_CHECKING:
+    from tierstore.control.jobs import JobRecord, Request
+    from tierstore.control.mind import Mind
+    from tierstore.types import Int64Array, Plan
+
+__all__ = ["Prefetches"]
+
+
+class Prefetches:
+    """The queue of prefetches, nearest deadline first."""
+
+    def __init__(self, mind: Mind) -> None:
+        self._mind = mind
+        self._queue: list[tuple[float, int, Request]] = []
+
+    def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
+        """Queue blocks [request.opened, hi), and start what the budget allows."""
+        if request.opened == 0:
+            heapq.heappush(self._queue, (request.deadline, request.request_id, request))
+        request.opened = hi
+        self.pump(plan, now)
+        self._settle(request, plan)
+
+    def pump(self, plan: Plan, now: float) -> None:
+        """Start reads from the head of the queue until the budget or the cold slots are used up."""
+        mind = self._mind
+        while self._queue:
+            request = self._queue[0][2]
+            block_nbytes, inflight_nbytes = request.life.block_nbytes, mind.prefetch_inflight_nbytes
+            budget = max(mind.limits.prefetch_inflight_nbytes_max - inflight_nbytes, 0 if inflight_nbytes else block_nbytes)
+            if not request.done and request.frontier < request.stop:
+                if request.frontier >= request.opened or budget < block_nbytes:
+                    return
+                if not self._start(request, budget, plan, now):
+                    if mind.prefetch_inflight_nbytes:
+                        return
+                    self._refuse(request)
+            if request.done or request.frontier >= request.stop:
+                heapq.heappop(self._queue)
+                self._settle(request, plan)
+
+    def _start(self, request: Request, budget: int, plan: Plan, now: float) -> bool:
+        """Start the next piece of one request; False where no cold slot is left for it."""
+        mind, life, lo = self._mind, request.life, request.frontier
+        count = max(1, min(mind.limits.read_batch_nbytes, budget) // life.block_nbytes)
+        hi = min(request.opened, request.stop, lo + count)
+        entries = mind.directory.find(life.number, request.keys[lo:hi])
+        host, ssd = mind.states(entries)
+        usable = (host == State.READY) | (host == State.FILLING) | (ssd == State.READY)
+        run = hi - lo if usable.all() else int(usable.argmin())
+        if run < hi - lo:
+            request.stop = lo + run
+        missing = np.flatnonzero(host[:run] == State.ABSENT)
+        cold_before = max(0, tick(now - mind.limits.cold_seconds))
+        pages = mind.host.take(life.slot_class, len(missing), cold_before=cold_before) if len(missing) else missing
+        if len(pages) < len(missing):
+            run = int(missing[len(pages)])
+            missing = missing[: len(pages)]
+        request.entries[lo : lo + run] = entries[:run]
+        request.frontier = lo + run
+        if len(missing):
+            mind.host.occupy(entries[missing], pages.astype(np.int32, copy=False))
+            mind.prefetch_inflight_nbytes += len(missing) * life.block_nbytes
+            mind.read_jobs(request, lo + missing, Priority.PREFETCH, plan)
+        filling = np.flatnonzero(host[:run] == State.FILLING)
+        if len(filling):
+            mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling)
+        request.outcomes[lo + np.flatnonzero(host[:run] == State.READY)] = Outcome.OK
+        return request.frontier == min(hi, request.stop)
+
+    def _refuse(self, request: Request) -> None:
+        """No slot is cold and none will be freed by a prefetch under way: nobody waits for room."""
+        request.outcomes[request.frontier : request.stop] = Outcome.REJECTED
+        request.stop = request.frontier
+
+    def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
+        """Blocks are in host memory, or will not come."""
+        directory = self._mind.directory
+        entries = request.entries[positions]
+        there = directory.host.state[entries] == State.READY
+        request.outcomes[positions[there]] = Outcome.OK
+        lost = positions[~there]
+        if len(lost):
+            ended = record.outcomes_of(request.entries[lost])
+            request.outcomes[lost] = np.where(ended == Outcome.OK, np.uint8(Outcome.CANCELLED), ended)
+            request.stop = min(request.stop, int(lost.min()))
+        self._settle(request, plan)
+
+    def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
+        """End at once; withdraw reads that nobody else waits for."""
+        mind = self._mind
+        unknown = np.flatnonzero(request.outcomes == Outcome.MISS)
+        request.outcomes[unknown] = outcome
+        mind.metrics.prefetch_cancelled += len(unknown)
+        mind.resolve(request, plan)
+        for record in mind.jobs.records():
+            job = record.job
+            if isinstance(job, CopyJob) and job.src is TierName.SSD and all(who.done for who, _ in record.waiters):
+                plan.withdraws.append(job.job_id)
+
+    def _settle(self, request: Request, plan: Plan) -> None:
+        if not request.done and request.frontier >= request.stop and request.awaiting <= 0:
+            self._mind.resolve(request, plan)

@@ -1,0 +1,194 @@
+"""How a put goes: copy what is new into host slots, write it back behind, sync where it must be durable.
+
+    open:     blocks held already are done; FILLING ones are joined; new ones get slots and a store job,
+              the longest leading part that fits; the rest is REJECTED
+    stored:   READY, the put resolves; admitted blocks are written back, pinned until the write has ended
+    written:  readable on SSD; durable once a sync that began later has ended
+    durable:  a durable put waits for its writes and then for one sync
+
+A write-back that finds no room in its budget is dropped and counted; a durable one never asks admission.
+Pure; called by the planner.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.entry import State
+from tierstore.types import CopyJob, Outcome, SyncJob, TierName
+
+if TYPE_CHECKING:
+    from tierstore.control.jobs import JobRecord, Request
+    from tierstore.control.mind import Mind
+    from tierstore.policy.base import AdmissionPolicy
+    from tierstore.types import CopyResult, Int32Array, Int64Array, Plan, UInt8Array
+
+__all__ = ["Puts"]
+
+
+class Puts:
+    """The story of a put, and of the stores and writes that serve it."""
+
+    def __init__(self, mind: Mind, admission: AdmissionPolicy) -> None:
+        self._mind = mind
+        self._admission = admission
+
+    def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
+        """Plan blocks [request.opened, hi)."""
+        mind, lo, life = self._mind, request.opened, request.life
+        entries = mind.directory.find(life.number, request.keys[lo:hi])
+        host, _ssd = mind.states(entries)
+        held = np.flatnonzero(host == State.READY)
+        mind.host.pin(life.slot_class, entries[held])
+        taken = self._take(request, entries, np.flatnonzero(host == State.ABSENT))
+        mind.host.touch(life.slot_class, entries[held], now)
+        mind.host.unpin(life.slot_class, entries[held])
+        request.entries[lo:hi] = entries
+        request.opened = hi
+        request.outcomes[lo + held] = Outcome.OK
+        if len(taken):
+            mind.device_job(request, lo + taken, load=False, plan=plan)
+        filling = np.flatnonzero(host == State.FILLING)
+        if len(filling):
+            mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
+        if request.durable:
+            self._write(request, lo + held, plan)
+        self._settle(request, plan)
+
+    def _take(self, request: Request, entries: Int32Array, missing: Int64Array) -> Int64Array:
+        """Slots and entries for the leading part of the missing blocks; REJECTED for the rest."""
+        mind, lo, life = self._mind, request.opened, request.life
+        if not len(missing):
+            return missing
+        unknown = entries[missing] < 0
+        fits = len(missing)
+        if int(np.count_nonzero(unknown)) > mind.directory.room:
+            fits = int(np.searchsorted(np.cumsum(unknown), mind.directory.room, side="right"))
+            mind.metrics.add_not_stored("index_full", len(missing) - fits)
+        pages = mind.host.take(life.slot_class, fits)
+        if len(pages) < fits:
+            mind.metrics.add_not_stored("pool_full", fits - len(pages))
+            fits = len(pages)
+        request.outcomes[lo + missing[fits:]] = Outcome.REJECTED
+        taken, new = missing[:fits], missing[:fits][unknown[:fits]]
+        if len(new):
+            entries[new] = mind.directory.add(life.number, request.keys[lo + new])
+        mind.host.occupy(entries[taken], pages)
+        return taken
+
+    def stored(self, record: JobRecord, job: CopyJob, outcomes: UInt8Array, plan: Plan, now: float) -> None:
+        """A copy out of the caller's memory has ended."""
+        mind, request, positions, entries = self._mind, record.request, record.positions, job.entries
+        assert request is not None and positions is not None
+        slot_class = request.life.slot_class
+        gone = mind.directory.host.state[entries] == State.GONE
+        good = (outcomes == Outcome.OK) & ~gone
+        bad = entries[~good & ~gone]
+        request.moving -= 1
+        request.outcomes[positions] = np.where(gone, np.uint8(Outcome.CANCELLED), outcomes)
+        mind.host.ready(slot_class, entries[good], now)
+        self._write(request, positions[good], plan)
+        mind.wake(record, plan, now)
+        mind.host.failed(slot_class, bad)
+        mind.host.unpin(slot_class, entries[gone])
+        mind.directory.release(entries)
+        self._settle(request, plan)
+
+    def _write(self, request: Request, positions: Int64Array, plan: Plan) -> None:
+        """Write READY blocks back where SSD does not hold them and wants them; a durable put waits for it."""
+        mind, durable = self._mind, request.durable and not request.done
+        if mind.ssd is None or not len(positions):
+            return
+        ssd = mind.directory.ssd.state[request.entries[positions]]
+        if durable:
+            filling = positions[ssd == State.FILLING]
+            mind.jobs.join(TierName.SSD, request.entries[filling], request, filling)
+            request.outcomes[positions[ssd == State.GONE]] = Outcome.REJECTED
+        wanted = positions[ssd == State.ABSENT]
+        if not durable:
+            wanted = self._admit(request, wanted)
+        if not len(wanted):
+            return
+        job = mind.write_job(request, wanted, plan)
+        if durable:
+            job.waiters.append((request, wanted))
+            request.awaiting += len(wanted)
+
+    def _admit(self, request: Request, wanted: Int64Array) -> Int64Array:
+        mind, block_nbytes = self._mind, request.life.block_nbytes
+        if not len(wanted):
+            return wanted
+        entries = request.entries[wanted]
+        hits = mind.directory.hits[entries].astype(np.int32)
+        admitted = wanted[self._admission.admit(entries, hits, TierName.SSD, block_nbytes)]
+        mind.metrics.add_not_stored("not_admitted", len(wanted) - len(admitted))
+        room = (mind.limits.write_inflight_nbytes_max - mind.write_inflight_nbytes) // block_nbytes
+        fits = max(0, min(len(admitted), room))
+        mind.metrics.add_not_stored("write_queue_full", len(admitted) - fits)
+        return admitted[:fits]
+
+    def written(self, record: JobRecord, job: CopyJob, result: CopyResult, plan: Plan, now: float) -> None:
+        """A write to SSD has ended: its blocks are readable there, and free to leave the host pool."""
+        mind, entries, outcomes = self._mind, job.entries, result.outcomes
+        request, ssd = record.request, mind.ssd
+        assert request is not None and ssd is not None
+        gone = mind.directory.ssd.state[entries] == State.GONE
+        good = (outcomes == Outcome.OK) & ~gone
+        if result.dst_locations is not None:
+            ssd.written(entries[good], result.dst_locations.rows(good))
+        ssd.failed(entries[~good & ~gone])
+        ssd.unpin(entries[gone])
+        if result.dst_free_nbytes is not None:
+            ssd.free_nbytes = result.dst_free_nbytes
+        mind.write_inflight_nbytes -= len(entries) * request.life.block_nbytes
+        mind.metrics.add_not_stored("write_refused", int(np.count_nonzero(outcomes == Outcome.REJECTED)))
+        mind.metrics.io_errors += int(np.count_nonzero(outcomes == Outcome.IO_ERROR))
+        mind.host.unpin(request.life.slot_class, entries)
+        mind.wake(record, plan, now)
+        mind.directory.release(entries)
+
+    def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
+        """A store or read that was joined, a write, or the sync of a durable put has ended."""
+        mind, job = self._mind, record.job
+        if isinstance(job, SyncJob):
+            assert record.outcomes is not None
+            if record.outcomes[0] != Outcome.OK:
+                request.outcomes[request.outcomes == Outcome.OK] = record.outcomes[0]
+            mind.resolve(request, plan)
+            return
+        assert isinstance(job, CopyJob)
+        entries = request.entries[positions]
+        if job.dst is TierName.SSD:
+            there = mind.directory.ssd.state[entries] == State.READY
+        else:
+            there = mind.directory.host.state[entries] == State.READY
+        request.outcomes[positions[there]] = Outcome.OK
+        lost = positions[~there]
+        if len(lost):
+            ended = record.outcomes_of(request.entries[lost])
+            request.outcomes[lost] = np.where(ended == Outcome.OK, np.uint8(Outcome.CANCELLED), ended)
+        if request.durable and job.dst is TierName.HOST:
+            self._write(request, positions[there], plan)
+        self._settle(request, plan)
+
+    def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
+        """Open nothing more and wait for nothing but the copies out of the caller's memory."""
+        unknown = np.flatnonzero(request.outcomes == Outcome.MISS)
+        request.outcomes[unknown] = outcome
+        if request.durable:
+            request.outcomes[request.outcomes == Outcome.OK] = outcome
+        request.stop = request.opened
+        request.awaiting = 0
+        request.durable = request.syncing = False
+        self._settle(request, plan)
+
+    def _settle(self, request: Request, plan: Plan) -> None:
+        if request.done or not request.planned or request.moving or request.awaiting > 0 or request.syncing:
+            return
+        if request.durable and (request.outcomes == Outcome.OK).any():
+            request.syncing = True
+            self._mind.sync_job(request, plan)
+            return
+        self._mind.resolve(request, plan)
