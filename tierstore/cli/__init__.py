@@ -1,1 +1,1 @@
-"""The command line: `tierstore bench | doctor`."""
+"""The command line: one module a command, each light to import; what is heavy loads when a command runs."""

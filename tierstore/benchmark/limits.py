@@ -1,0 +1,153 @@
+"""What the machine itself can do: plain copies between pages, plain reads and writes of one file.
+
+Called by `tierstore.benchmark.bandwidth` beside every product call. It makes its own system calls on
+purpose: a limit that ran through the store's disk would share the faults it is there to show.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from tierstore.device.copying import PRIMITIVES
+from tierstore.errors import DiskError, FolderError
+from tierstore.worker import Worker
+
+if TYPE_CHECKING:
+    from tierstore.types import UInt8Array
+
+    Copy: TypeAlias = Callable[[UInt8Array, UInt8Array], None]
+
+__all__ = ["LimitFile", "copy_primitives", "copy_rows", "drop_page_cache", "fastest_copy"]
+
+_NUM_TRIALS = 3
+
+
+def copy_primitives() -> dict[str, Copy]:
+    """Every way to copy that is known here by name: the store's own, the C library's and torch's.
+
+    Sets torch to one thread for the whole process: the store copies in one thread a direction, and so
+    does its limit.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+
+    def memmove(dst: UInt8Array, src: UInt8Array) -> None:
+        ctypes.memmove(dst.ctypes.data, src.ctypes.data, dst.nbytes)
+
+    def torch_copy(dst: UInt8Array, src: UInt8Array) -> None:
+        torch.from_numpy(dst).copy_(torch.from_numpy(src))
+
+    return {**PRIMITIVES, "memmove": memmove, "torch": torch_copy}
+
+
+def copy_rows(copy: Copy, dst: UInt8Array, src: UInt8Array) -> None:
+    """Copy uint8[n, nbytes] row by row: a block is what the store moves at a time, too."""
+    for dst_row, src_row in zip(dst, src, strict=True):
+        copy(dst_row, src_row)
+
+
+def fastest_copy(primitives: Mapping[str, Copy], *, dst: UInt8Array, src: UInt8Array) -> tuple[str, Copy]:
+    """Try every primitive by turns on these very rows; the one whose best time is least, and its name."""
+    best: dict[str, float] = {}
+    for _ in range(_NUM_TRIALS):
+        for name, copy in primitives.items():
+            started = time.perf_counter()
+            copy_rows(copy, dst, src)
+            best[name] = min(best.get(name, float("inf")), time.perf_counter() - started)
+    name = min(best, key=lambda key: best[key])
+    return name, primitives[name]
+
+
+class LimitFile:
+    """One preallocated file in the store's own folder, for plain positional reads and writes.
+
+    Args:
+        folder: An existing folder.
+        nbytes: Length, allocated at once.
+        threads: How many threads `read` uses.
+
+    Raises:
+        FolderError: The file cannot be made there; the message says why.
+    """
+
+    def __init__(self, folder: Path, *, nbytes: int, threads: int) -> None:
+        self.path = folder / "limit"
+        self._descriptor, self.direct = _open(self.path)
+        try:
+            os.posix_fallocate(self._descriptor, 0, nbytes)
+        except OSError as error:
+            os.close(self._descriptor)
+            self.path.unlink()
+            raise FolderError(f"{folder} cannot hold {nbytes} bytes more ({error}); use another --ssd-dir") from error
+        self.threads = threads
+        self._worker = Worker("limit", capacity=threads, threads=threads)
+
+    def write(self, rows: UInt8Array, offset: int) -> None:
+        """Write uint8[n, slot_nbytes] at `offset`, a row a call, in one thread; durable when this returns."""
+        for index, row in enumerate(rows):
+            _whole("write", self.path, os.pwritev(self._descriptor, [row], offset + index * len(row)), len(row))
+        os.fdatasync(self._descriptor)
+
+    def read(self, rows: UInt8Array, offset: int) -> None:
+        """Fill uint8[n, slot_nbytes] from `offset`, a row a call, the rows dealt out to all threads. Blocks."""
+        ended = threading.Semaphore(0)
+        failures: list[DiskError | OSError] = []
+
+        def read_every(first: int) -> None:
+            try:
+                for index in range(first, len(rows), self.threads):
+                    row = rows[index]
+                    _whole("read", self.path, os.preadv(self._descriptor, [row], offset + index * len(row)), len(row))
+            except (DiskError, OSError) as error:
+                failures.append(error)
+            finally:
+                ended.release()
+
+        for first in range(self.threads):
+            assert self._worker.submit(functools.partial(read_every, first)), "the limit's worker is full"
+        for _ in range(self.threads):
+            ended.acquire()
+        if failures:
+            raise DiskError("read", str(self.path), detail=str(failures[0])) from failures[0]
+
+    def close(self) -> None:
+        """Join the threads and remove the file."""
+        self._worker.close()
+        os.close(self._descriptor)
+        self.path.unlink()
+
+
+def drop_page_cache(folder: Path) -> None:
+    """Ask the kernel to forget its cached pages of every file below `folder`."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_DIRECT, 0o600), True
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise FolderError(f"{path.parent} cannot be written ({error}); use another --ssd-dir") from error
+    path.unlink(missing_ok=True)
+    return os.open(path, flags, 0o600), False
+
+
+def _whole(operation: str, path: Path, done_nbytes: int, nbytes: int) -> None:
+    if done_nbytes != nbytes:
+        raise DiskError(operation, str(path), detail=f"ended after {done_nbytes} of {nbytes} bytes")

@@ -1,0 +1,87 @@
+"""What machine this is, in a few plain values. Called by the benchmark's report and by `tierstore doctor`.
+
+Reads /proc and /sys only; what a machine does not tell is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import resource
+from pathlib import Path
+
+import tierstore
+
+__all__ = ["cpu_name", "describe_machine", "file_system", "memory_limits", "num_cpus"]
+
+
+def describe_machine(folder: Path) -> dict[str, object]:
+    """Processor, memory, kernel, versions and the file system under `folder`."""
+    limits = memory_limits()
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "tierstore": tierstore.__version__,
+        "cpu": cpu_name(),
+        "num_cpus": num_cpus(),
+        "memory_nbytes": limits["memory"],
+        "memory_available_nbytes": limits["available"],
+        "load_average": round(os.getloadavg()[0], 2),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "numpy": _version("numpy"),
+        "torch": _version("torch"),
+        "file_system": file_system(folder),
+    }
+
+
+def memory_limits() -> dict[str, int | None]:
+    """Bytes: ``memory`` and ``available`` of the machine, ``cgroup`` and ``memlock`` limits; None is unlimited."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines())
+    memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return {
+        "memory": int(fields["MemTotal"].split()[0]) * 1024,
+        "available": int(fields["MemAvailable"].split()[0]) * 1024,
+        "cgroup": _cgroup_limit(),
+        "memlock": None if memlock == resource.RLIM_INFINITY else memlock,
+    }
+
+
+def file_system(folder: Path) -> str:
+    """Type and source of the file system that holds `folder`, such as ``"ext4 on /dev/nvme0n1"``."""
+    best, name = "", "unknown"
+    target = str(folder.resolve())
+    for line in Path("/proc/self/mounts").read_text("utf-8").splitlines():
+        source, mount, kind = line.split()[:3]
+        if len(mount) >= len(best) and Path(target).is_relative_to(mount):
+            best, name = mount, f"{kind} on {source}"
+    return name
+
+
+def num_cpus() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def cpu_name() -> str:
+    """The processor's name, or its architecture where it has none."""
+    for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _cgroup_limit() -> int | None:
+    for path in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
+        if path.is_file():
+            text = path.read_text("ascii").strip()
+            return int(text) if text.isdigit() and int(text) < 1 << 60 else None
+    return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,110 @@
+"""What one run measures and how large everything is. Pure arithmetic; called by the rooms that measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tierstore.errors import ConfigError
+from tierstore.settings import format_size
+from tierstore.types import PAGE_NBYTES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tierstore.layout import KVLayout
+
+__all__ = ["BenchmarkPlan"]
+
+_MIB = 1 << 20
+_CALL_NBYTES = 64 * _MIB
+_BATCH_MAX = 256
+_SLAB_SLOTS_MIN = 8
+_POOL_SLABS = 4
+_RECORD_PAGES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkPlan:
+    """What to measure, and with how much.
+
+    Attributes:
+        layout: Gives the block its size.
+        host_nbytes: Host pool of the host links.
+        folder: Where the SSD tier and the limit's file may lie; exists.
+        ssd_nbytes: Capacity of the SSD tier.
+        codec: Codec of blocks on SSD.
+        read_threads: Threads that read from the SSD, in the store and in the limit.
+        batch: Blocks a call.
+        seconds: Wall time for each link.
+
+    Raises:
+        ConfigError: A batch that does not fit the pool, or a tier too small to outgrow its pool.
+    """
+
+    layout: KVLayout
+    host_nbytes: int
+    folder: Path
+    ssd_nbytes: int
+    codec: str
+    read_threads: int
+    batch: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if self.host_nbytes < self.ssd_host_nbytes:
+            raise ConfigError(
+                f"a host pool of {format_size(self.host_nbytes)} is too small for {self.batch} blocks of "
+                f"{format_size(self.block_nbytes)} a call; use a smaller --batch or a --host-size of at least "
+                f"{format_size(self.ssd_host_nbytes)}"
+            )
+        if self.num_ssd_calls_max < self.num_ssd_calls_min:
+            needed = -(-self.num_ssd_calls_min * self._ssd_call_nbytes * 4 // 3 // _MIB) * _MIB
+            raise ConfigError(
+                f"an SSD tier of {format_size(self.ssd_nbytes)} cannot outgrow a host pool of "
+                f"{format_size(self.ssd_host_nbytes)}; use an --ssd-size of at least {format_size(needed)}"
+            )
+
+    @staticmethod
+    def default_batch(block_nbytes: int) -> int:
+        """Blocks a call where none are asked for: 64 MiB, far beyond any processor's cache slice."""
+        return min(_BATCH_MAX, max(1, _CALL_NBYTES // block_nbytes))
+
+    @property
+    def block_nbytes(self) -> int:
+        """Bytes of a block."""
+        return self.layout.block_nbytes
+
+    @property
+    def slot_nbytes(self) -> int:
+        """Bytes of a block's place in the pool or in a file."""
+        return -(-self.block_nbytes // PAGE_NBYTES) * PAGE_NBYTES
+
+    @property
+    def call_nbytes(self) -> int:
+        """Payload of one call."""
+        return self.batch * self.block_nbytes
+
+    @property
+    def slab_nbytes(self) -> int:
+        """Slab of both pools: room for a call, and for the least number of slots."""
+        return max(_SLAB_SLOTS_MIN, self.batch) * self.slot_nbytes
+
+    @property
+    def ssd_host_nbytes(self) -> int:
+        """Pool of the store with an SSD tier: as small as it may be, so that reads do come from SSD."""
+        return _POOL_SLABS * self.slab_nbytes
+
+    @property
+    def num_ssd_calls_min(self) -> int:
+        """Calls after which the tier holds twice what the pool does."""
+        return max(6, -(-2 * self.ssd_host_nbytes // (self.batch * self.slot_nbytes)))
+
+    @property
+    def num_ssd_calls_max(self) -> int:
+        """Calls that fill three quarters of the tier, before it begins to reclaim."""
+        return self.ssd_nbytes * 3 // 4 // self._ssd_call_nbytes
+
+    @property
+    def _ssd_call_nbytes(self) -> int:
+        return self.batch * (self.slot_nbytes + _RECORD_PAGES * PAGE_NBYTES)

@@ -1,0 +1,160 @@
+"""A benchmark's result as one JSON object, one table and one picture.
+
+Called by the command line. Figures come in ready; nothing is measured or rounded away here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tierstore.settings import format_size
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tierstore.benchmark.measure import Measurement
+
+__all__ = ["Report", "Row", "as_table", "save_plot"]
+
+_VERSION = 1
+_BAR_CELLS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One link's figures.
+
+    Attributes:
+        link: Such as ``"ssd.read"``.
+        threads: Threads that the link and its limit may use.
+        block_nbytes: Bytes of a block.
+        batch: Blocks a call.
+        codec: What encodes the blocks.
+        pages: What lies on the two sides, such as ``"buffer to memfd"``.
+        limit: What the limit is, such as ``"torch copy"``.
+        gbytes_per_second: Median rate of the store; 1 GB is 10**9 bytes.
+        limit_gbytes_per_second: Median rate of the machine in the same run.
+        share: Their ratio.
+        share_p10: 10th percentile of the ratio over the pairs; with `share_p90` the spread.
+        share_p90: 90th percentile.
+        pairs: How many calls of each were counted.
+        p50_ms: Median latency of one call of the store.
+        p99_ms: 99th percentile; the worst call where there were fewer than a hundred.
+        cpu_seconds_per_gbyte: Processor time of all threads.
+        verified: Whether every byte read back was that of its key.
+    """
+
+    link: str
+    threads: int
+    block_nbytes: int
+    batch: int
+    codec: str
+    pages: str
+    limit: str
+    gbytes_per_second: float
+    limit_gbytes_per_second: float
+    share: float
+    share_p10: float
+    share_p90: float
+    pairs: int
+    p50_ms: float
+    p99_ms: float
+    cpu_seconds_per_gbyte: float
+    verified: bool
+
+    @classmethod
+    def of(cls, taken: Measurement, *, batch: int, codec: str) -> Row:
+        """The figures of one measured link."""
+        probe = taken.probe
+        share_p10, share_p90 = taken.share_spread()
+        return cls(
+            link=probe.link,
+            threads=probe.threads,
+            block_nbytes=probe.call_nbytes // batch,
+            batch=batch,
+            codec=codec,
+            pages=probe.pages,
+            limit=probe.limit_name,
+            gbytes_per_second=taken.gbytes_per_second,
+            limit_gbytes_per_second=taken.limit_gbytes_per_second,
+            share=taken.gbytes_per_second / taken.limit_gbytes_per_second,
+            share_p10=share_p10,
+            share_p90=share_p90,
+            pairs=taken.num_pairs,
+            p50_ms=taken.product_ms(50),
+            p99_ms=taken.product_ms(99),
+            cpu_seconds_per_gbyte=taken.cpu_seconds_per_gbyte,
+            verified=taken.num_wrong == 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Every figure of one run.
+
+    Attributes:
+        machine: What it ran on; see `tierstore.benchmark.machine`.
+        rows: One a link.
+        failures: What could not be measured and why, one line each; empty in a full run.
+    """
+
+    machine: dict[str, object]
+    rows: list[Row]
+    failures: list[str]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every link was measured and every byte verified."""
+        return not self.failures and all(row.verified for row in self.rows)
+
+    def as_json(self) -> str:
+        """One JSON object on one line; `version` grows when a field changes its meaning."""
+        rows = [asdict(row) for row in self.rows]
+        return json.dumps({"version": _VERSION, "machine": self.machine, "rows": rows, "failures": self.failures})
+
+
+def as_table(report: Report) -> Table:
+    """The rows with a bar each: how much of the machine's limit the store reaches."""
+    from rich.table import Table
+
+    table = Table(caption="GB = 10^9 bytes; share = store / the machine's limit in the same run, medians of pairs")
+    for title in ("link", "block", "batch", "threads", "GB/s", "limit", "share", "", "p50 ms", "p99 ms", "CPU s/GB"):
+        table.add_column(title, justify="left" if title in ("link", "") else "right", no_wrap=True)
+    for row in report.rows:
+        table.add_row(
+            row.link,
+            format_size(row.block_nbytes),
+            str(row.batch),
+            str(row.threads),
+            f"{row.gbytes_per_second:.2f}",
+            f"{row.limit_gbytes_per_second:.2f}",
+            f"{row.share:.0%}",
+            "█" * round(min(1.0, row.share) * _BAR_CELLS) if row.verified else "[red]WRONG BYTES[/red]",
+            f"{row.p50_ms:.2f}",
+            f"{row.p99_ms:.2f}",
+            f"{row.cpu_seconds_per_gbyte:.2f}",
+        )
+    return table
+
+
+def save_plot(report: Report, path: Path) -> None:
+    """Draw store and limit of every link as bars. The file's suffix chooses the format. Blocks."""
+    from matplotlib.figure import Figure
+
+    links = [row.link for row in report.rows]
+    figure = Figure(figsize=(8, 1.5 + 0.6 * len(links)), layout="constrained")
+    axes = figure.subplots()
+    positions = range(len(links))
+    limits = [row.limit_gbytes_per_second for row in report.rows]
+    bars = axes.barh(positions, [row.gbytes_per_second for row in report.rows], height=0.5, color="#2a6f97")
+    axes.bar_label(bars, [f" {row.share:.0%}" for row in report.rows])
+    axes.scatter(limits, positions, marker="|", s=500, color="#d1495b", label="the machine's limit")
+    axes.set(xlabel="GB/s (median)", title=f"tierstore on {report.machine.get('cpu', 'this machine')}")
+    axes.set_yticks(positions, links)
+    axes.invert_yaxis()
+    axes.margins(x=0.1)
+    axes.legend(loc="lower right")
+    figure.savefig(path)

@@ -1,0 +1,172 @@
+"""`tierstore bench`: options into a layout and limits, figures out as a table, one JSON object or a picture.
+
+The measuring is `tierstore.benchmark`'s. What a program reads goes to stdout, what a person watches to stderr.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+import click
+
+from tierstore.errors import ConfigError
+from tierstore.settings import parse_size
+
+if TYPE_CHECKING:
+    from tierstore.benchmark.plan import BenchmarkPlan
+    from tierstore.benchmark.report import Report
+    from tierstore.layout import KVLayout
+
+__all__ = ["command"]
+
+
+class _Options(TypedDict):
+    model: str
+    block_tokens: int
+    block_size: str | None
+    layers: int | None
+    kv_heads: int | None
+    head_size: int | None
+    dtype: str
+    host_size: str
+    ssd_dir: Path | None
+    ssd_size: str
+    codec: str
+    threads: int
+    batch: int | None
+    seconds: float
+
+
+@click.command("bench")
+@click.option("--bandwidth", is_flag=True, help="Measure every link beside the machine's own limit.")
+@click.option("--model", default="llama-3.1-8b", show_default=True, help="Preset that gives a block its size.")
+@click.option("--block-tokens", type=click.IntRange(1), default=16, show_default=True, help="Tokens a block.")
+@click.option("--block-size", metavar="SIZE", help='Size of a block instead of a model, such as "256 KiB".')
+@click.option("--layers", type=click.IntRange(1), help="A layout of your own, with --kv-heads and --head-size.")
+@click.option("--kv-heads", type=click.IntRange(1), help="KV heads that one rank holds.")
+@click.option("--head-size", type=click.IntRange(1), help="Elements of a head.")
+@click.option("--dtype", default="bfloat16", show_default=True, help="KV dtype of a layout of your own.")
+@click.option(
+    "--host-size", metavar="SIZE", default="1 GiB", show_default=True, help="Host pool; the limit's is equal."
+)
+@click.option("--ssd-dir", type=click.Path(path_type=Path), help="Existing folder to work in.  [default: $TMPDIR or .]")
+@click.option("--ssd-size", metavar="SIZE", default="4 GiB", show_default=True, help="SSD tier; the limit's is equal.")
+@click.option("--codec", default="raw", show_default=True, help="Codec of blocks on SSD.")
+@click.option(
+    "--threads", type=click.IntRange(1, 256), default=4, show_default=True, help="Threads that read from SSD."
+)
+@click.option("--batch", type=click.IntRange(1), help="Blocks a call.  [default: 64 MiB of them, at most 256]")
+@click.option("--seconds", type=click.FloatRange(0.1), default=6.0, show_default=True, help="Time for each link.")
+@click.option("--json", "json_path", metavar="PATH", help='Write one JSON object; "-" is stdout.')
+@click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Draw the figures into this file.")
+def command(*, bandwidth: bool, json_path: str | None, plot_path: Path | None, **options: Unpack[_Options]) -> None:
+    """Measure every link of the store on this machine.
+
+    Each link stands beside what the machine itself does, measured by turns with it.
+
+    Works in a new folder below --ssd-dir and removes it. That should lie on the SSD to be judged; where
+    its file system has no direct I/O, the figures are those of buffered files and say so.
+    """
+    if not bandwidth:
+        raise click.UsageError("nothing to measure; say --bandwidth")
+    if plot_path is not None and importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("--plot needs matplotlib, which is missing; install tierstore[plot]")
+    report = _measure(options)
+    if json_path == "-":
+        click.echo(report.as_json())
+    else:
+        _print_table(report)
+        if json_path is not None:
+            Path(json_path).write_text(report.as_json() + "\n", "utf-8")
+    if plot_path is not None:
+        from tierstore.benchmark.report import save_plot
+
+        save_plot(report, plot_path)
+    for failure in report.failures:
+        click.echo(f"tierstore: not measured: {failure}", err=True)
+    for row in report.rows:
+        if not row.verified:
+            click.echo(f"tierstore: {row.link} gave back wrong bytes; its figures mean nothing", err=True)
+    if not report.complete:
+        sys.exit(1)
+
+
+def _measure(options: _Options) -> Report:
+    from tierstore.benchmark.bandwidth import NUM_LINKS, measure_bandwidth
+
+    parent = options["ssd_dir"] or Path(os.environ.get("TMPDIR", "."))
+    if not parent.is_dir():
+        raise ConfigError(f"--ssd-dir is {parent}; give a folder that exists")
+    with tempfile.TemporaryDirectory(prefix="tierstore-bench-", dir=parent) as name:
+        plan = _plan(options, Path(name))
+        with _progress(NUM_LINKS) as on_progress:
+            return measure_bandwidth(plan, on_progress)
+
+
+def _plan(options: _Options, folder: Path) -> BenchmarkPlan:
+    from tierstore.benchmark.plan import BenchmarkPlan
+
+    layout = _layout(options)
+    return BenchmarkPlan(
+        layout=layout,
+        host_nbytes=parse_size(options["host_size"], key="--host-size"),
+        folder=folder,
+        ssd_nbytes=parse_size(options["ssd_size"], key="--ssd-size"),
+        codec=options["codec"],
+        read_threads=options["threads"],
+        batch=options["batch"] or BenchmarkPlan.default_batch(layout.block_nbytes),
+        seconds=options["seconds"],
+    )
+
+
+def _layout(options: _Options) -> KVLayout:
+    from tierstore.layout import KVLayout
+    from tierstore.presets import preset
+
+    layers, kv_heads, head_size = options["layers"], options["kv_heads"], options["head_size"]
+    if options["block_size"] is not None:
+        return KVLayout.opaque(block_nbytes=parse_size(options["block_size"], key="--block-size"))
+    if layers and kv_heads and head_size:
+        return KVLayout.attention(
+            layers=layers,
+            kv_heads=kv_heads,
+            head_size=head_size,
+            block_tokens=options["block_tokens"],
+            dtype=options["dtype"],
+        )
+    if layers or kv_heads or head_size:
+        raise ConfigError("a layout of your own needs --layers, --kv-heads and --head-size; give all three")
+    return preset(options["model"], options["block_tokens"])
+
+
+@contextmanager
+def _progress(num_links: int) -> Iterator[Callable[[str, float], None]]:
+    """One bar on stderr for the whole run."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("starting", total=num_links)
+        links: list[str] = []
+
+        def show(link: str, fraction: float) -> None:
+            if link not in links:
+                links.append(link)
+            progress.update(task, description=link, completed=len(links) - 1 + fraction)
+
+        yield show
+
+
+def _print_table(report: Report) -> None:
+    from rich.console import Console
+
+    from tierstore.benchmark.report import as_table
+
+    Console().print(as_table(report))

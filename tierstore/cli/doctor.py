@@ -1,0 +1,99 @@
+"""`tierstore doctor`: one screen of what this machine offers and what the store would make of it.
+
+Starts no store and takes no memory. Exits 1 where something is missing that a store needs; what merely
+slows it down is said and passes.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tierstore.config import StoreConfig
+from tierstore.errors import FolderError
+from tierstore.settings import format_size
+
+__all__ = ["command"]
+
+_PACKAGES = ("numpy", "torch", "zarr", "crc32c", "lz4")
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """One line: what, what was found, and what to do where it is not well; `fatal` where a store cannot run."""
+
+    what: str
+    found: str
+    advice: str = ""
+    fatal: bool = False
+
+
+@click.command("doctor")
+@click.option("--config", "path", type=click.Path(path_type=Path), help="TOML file to read.")
+@click.option("--ssd-dir", type=click.Path(path_type=Path), help="Folder to look at.  [default: the setting's, or .]")
+@click.option("--host-size", metavar="SIZE", help="Pool to judge memory by.  [default: the setting's]")
+def command(path: Path | None, ssd_dir: Path | None, host_size: str | None) -> None:
+    """Say what this machine offers and what is missing."""
+    config = StoreConfig.load(path, overrides={"host.size": host_size, "ssd.dir": ssd_dir})
+    findings = [*_packages(), *_memory(config.host.size), _folder(Path(config.ssd.dir or "."))]
+    width = max(len(finding.what) for finding in findings)
+    for finding in findings:
+        mark = "FAIL" if finding.fatal else "slow" if finding.advice else "ok"
+        click.echo(f"{mark:4}  {finding.what:{width}}  {finding.found}")
+        if finding.advice:
+            click.echo(f"      {'':{width}}  -> {finding.advice}")
+    if any(finding.fatal for finding in findings):
+        click.echo("tierstore: this machine cannot run a store with these settings; see FAIL above", err=True)
+        sys.exit(1)
+
+
+def _packages() -> Iterator[_Finding]:
+    yield _Finding("python", sys.version.split()[0])
+    for name in _PACKAGES:
+        try:
+            yield _Finding(name, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield _Finding(name, "not installed", f"install {name}", fatal=True)
+
+
+def _memory(pool_nbytes: int) -> Iterator[_Finding]:
+    from tierstore.benchmark.machine import cpu_name, memory_limits, num_cpus
+
+    yield _Finding("processor", f"{cpu_name()}, {num_cpus()} of its cores for this process")
+    limits = memory_limits()
+    free = min(nbytes for name in ("available", "cgroup") if (nbytes := limits[name]) is not None)
+    text = f"{_rounded(free)} free; the pool asks for {format_size(pool_nbytes)}"
+    if pool_nbytes > free:
+        yield _Finding("memory", text, "set [host] size lower, or give the process more memory", fatal=True)
+    else:
+        yield _Finding("memory", text)
+    memlock = limits["memlock"]
+    if memlock is None or memlock >= pool_nbytes:
+        yield _Finding("memlock", "unlimited" if memlock is None else _rounded(memlock))
+    else:
+        yield _Finding("memlock", _rounded(memlock), "a GPU cannot pin the pool; raise it with ulimit -l")
+
+
+def _folder(folder: Path) -> _Finding:
+    from tierstore.benchmark.machine import file_system
+    from tierstore.disk.posix import PosixDisk
+
+    what = f"ssd {folder}"
+    if not folder.is_dir():
+        return _Finding(what, "no such folder", "create it, or set [ssd] dir to one that exists", fatal=True)
+    try:
+        disk = PosixDisk(str(folder))
+        free = _rounded(disk.look("").free_nbytes)
+    except FolderError as error:
+        return _Finding(what, str(error), "set [ssd] dir to a folder that can be written", fatal=True)
+    found = f"{file_system(folder)}, {free} free, {'direct I/O' if disk.direct else 'no direct I/O'}"
+    return _Finding(what, found, "" if disk.direct else "use a local file system with O_DIRECT, such as ext4 or xfs")
+
+
+def _rounded(nbytes: int) -> str:
+    return f"{nbytes / (1 << 30):.1f} GiB"

@@ -1,0 +1,55 @@
+"""The `tierstore` command: finds the command asked for and turns every known error into one line.
+
+A command is one module of this package and one line of `_COMMANDS`. Modules of commands import click
+alone at their top, so that `tierstore --help` stays fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+import tierstore
+from tierstore.errors import TierstoreError
+
+__all__ = ["main", "tierstore_command"]
+
+_COMMANDS = {
+    "bench": "tierstore.cli.bench",
+    "config": "tierstore.cli.config",
+    "doctor": "tierstore.cli.doctor",
+}
+
+
+class _LazyGroup(click.Group):
+    """Imports a command's module when the command is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(_COMMANDS[cmd_name]).command
+        return command
+
+
+@click.group("tierstore", cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(tierstore.__version__, message="%(prog)s %(version)s")
+def tierstore_command() -> None:
+    """A hierarchical store for the KV cache of LLM inference."""
+
+
+def main() -> None:
+    """Run the command line. Exits 0 when all went well, 1 where the answer is no, 2 on a mistake."""
+    try:
+        tierstore_command(prog_name="tierstore")
+    except TierstoreError as error:
+        click.echo(f"tierstore: {' '.join(str(error).split())}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
