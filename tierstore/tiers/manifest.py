@@ -1,0 +1,184 @@
+"""The folder's manifest: `store.json`, which says what the folder is, and `LOCK`, which says whose.
+
+Opened by whoever owns an SSD folder before its tier, and closed after it. Every change is durable before
+the call that made it returns. It refuses a folder it does not understand and leaves that as it was. For
+one thread at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from typing import TypedDict
+
+from tierstore.disk.base import Disk, Lock
+from tierstore.errors import DiskError, FolderFormatError
+from tierstore.keys import Namespace
+from tierstore.tiers.frame import aligned_buffer
+from tierstore.tiers.record import FORMAT_VERSION, pages_of
+from tierstore.types import PAGE_NBYTES
+
+__all__ = ["Manifest"]
+
+_PATH = "store.json"
+_NEW_PATH = "store.json.new"
+_LOCK_PATH = "LOCK"
+
+
+class _Namespace(TypedDict):
+    epoch: int
+    identity: dict[str, object]
+
+
+class _Content(TypedDict):
+    format: int
+    uuid: str
+    namespaces: dict[str, _Namespace]
+
+
+class Manifest:
+    """The open manifest of one folder. Made by `open`."""
+
+    def __init__(self, disk: Disk, lock: Lock, content: _Content) -> None:
+        self._disk = disk
+        self._lock = lock
+        self._content = content
+
+    @classmethod
+    def open(cls, disk: Disk) -> Manifest:
+        """Claim the folder and read its manifest, or make the first one; blocks.
+
+        Raises:
+            FolderBusyError: A live process owns the folder.
+            FolderFormatError: Another format version, an unreadable manifest, or chunk files without one.
+            DiskError: The disk failed.
+        """
+        content = _load(disk)
+        store_uuid = content["uuid"] if content else str(uuid.uuid4())
+        lock = disk.lock(_LOCK_PATH, _holder(store_uuid))
+        try:
+            content = _load(disk)  # again: the last owner may have changed it until it let go
+            if content is None:
+                content = _Content(format=FORMAT_VERSION, uuid=store_uuid, namespaces={})
+                _save(disk, content)
+        except (DiskError, FolderFormatError):
+            lock.close()
+            raise
+        return cls(disk, lock, content)
+
+    @property
+    def store_uuid(self) -> str:
+        """Made with the folder, never changed."""
+        return self._content["uuid"]
+
+    @property
+    def epochs(self) -> Mapping[bytes, int]:
+        """The living epoch of every known namespace, by fingerprint."""
+        return {bytes.fromhex(name): entry["epoch"] for name, entry in self._content["namespaces"].items()}
+
+    def epoch(self, fingerprint: bytes) -> int:
+        """The living epoch of a registered namespace."""
+        return self._content["namespaces"][fingerprint.hex()]["epoch"]
+
+    def register(self, namespace: Namespace) -> int:
+        """Make a namespace known, durably; blocks the first time. Returns its living epoch.
+
+        Raises:
+            DiskError: It could not be written; the namespace is not known then.
+        """
+        name = namespace.fingerprint.hex()
+        if name not in self._content["namespaces"]:
+            self._put(name, _Namespace(epoch=0, identity=namespace.as_fields()))
+        return self.epoch(namespace.fingerprint)
+
+    def advance(self, fingerprint: bytes) -> int:
+        """End the epoch of a registered namespace, durably; blocks. Returns the next one.
+
+        Raises:
+            DiskError: It could not be written. The epoch goes on in this run and may be over in the next.
+        """
+        known = self._content["namespaces"][fingerprint.hex()]
+        self._put(fingerprint.hex(), _Namespace(epoch=known["epoch"] + 1, identity=known["identity"]))
+        return self.epoch(fingerprint)
+
+    def close(self) -> None:
+        """Give the folder up."""
+        self._lock.close()
+
+    def _put(self, name: str, entry: _Namespace) -> None:
+        content = _Content(
+            format=FORMAT_VERSION, uuid=self.store_uuid, namespaces={**self._content["namespaces"], name: entry}
+        )
+        _save(self._disk, content)
+        self._content = content
+
+
+def _holder(store_uuid: str) -> bytes:
+    """Who claims the folder, for the message that another claimant gets."""
+    booted = int(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
+    holder = {"store": store_uuid, "pid": os.getpid(), "host": os.uname().nodename, "booted": booted}
+    return json.dumps(holder).encode() + b"\n"
+
+
+def _load(disk: Disk) -> _Content | None:
+    """Read the manifest; None in a new folder."""
+    root = {entry.name: entry for entry in disk.look("").entries}
+    if _PATH not in root:
+        if any(entry.is_folder for entry in disk.look("arrays").entries):
+            raise FolderFormatError(
+                f"there are chunk files under arrays/ but no {_PATH}, which says whose they are; "
+                f"restore {_PATH} from a copy, or remove arrays/ to start anew"
+            )
+        return None
+    buffer = aligned_buffer(max(1, pages_of(root[_PATH].nbytes)) * PAGE_NBYTES)[: root[_PATH].nbytes]
+    file = disk.open(_PATH)
+    try:
+        file.read_into([buffer.data], 0)
+    finally:
+        file.close()
+    return _parse(buffer.tobytes())
+
+
+def _parse(text: bytes) -> _Content:
+    """Check a manifest and take it."""
+    try:
+        content = json.loads(text)
+        version = content["format"]
+        if version == FORMAT_VERSION:
+            namespaces = {
+                bytes.fromhex(name).hex(): _Namespace(epoch=int(entry["epoch"]), identity=dict(entry["identity"]))
+                for name, entry in content["namespaces"].items()
+            }
+            return _Content(format=version, uuid=str(uuid.UUID(content["uuid"])), namespaces=namespaces)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FolderFormatError(
+            f"{_PATH} cannot be read ({type(error).__name__}: {error}); restore it from a copy, or remove it together "
+            "with arrays/ to start anew"
+        ) from error
+    raise FolderFormatError(
+        f"{_PATH} is of format {version!r}, this version reads format {FORMAT_VERSION}; "
+        "use the version of tierstore that wrote it, or another folder"
+    )
+
+
+def _save(disk: Disk, content: _Content) -> None:
+    """Replace the manifest, atomically and durably."""
+    text = json.dumps(content, indent=1).encode()
+    buffer = aligned_buffer(pages_of(len(text) + 1) * PAGE_NBYTES)
+    buffer.data[:] = text.ljust(len(buffer) - 1) + b"\n"
+    try:
+        disk.remove(_NEW_PATH)  # of a run that died here
+    except DiskError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    file = disk.create(_NEW_PATH, len(buffer))
+    try:
+        file.write_from([buffer.data], 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(_NEW_PATH, _PATH)

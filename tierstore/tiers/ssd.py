@@ -1,0 +1,183 @@
+"""The SSD tier: blocks as records in append-only chunk files, verified whenever they are read.
+
+Implements `tierstore.tiers.base.Tier` for links: `read` runs on several workers, everything else on the one
+write worker of the folder. Bytes move straight between pool slots and the disk. Whatever a disk does, the
+verbs answer with outcomes: no exception leaves them, and no block that does not verify is ever OK.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tierstore.codec.base import Codec, RawCodec
+from tierstore.disk.base import Disk
+from tierstore.errors import ConfigError, DiskError
+from tierstore.tiers.base import Recovered
+from tierstore.tiers.folder import ChunkFolder, FolderLimits
+from tierstore.tiers.frame import Pool
+from tierstore.tiers.manifest import Manifest
+from tierstore.tiers.reading import RecordReader
+from tierstore.tiers.record import RecordShape
+from tierstore.tiers.recovery import Recovery, recover
+from tierstore.tiers.writing import Batch, RecordWriter
+from tierstore.types import PAGE_NBYTES, CopyJob, CopyResult, Outcome
+
+if TYPE_CHECKING:
+    from tierstore.types import UInt8Array
+
+__all__ = ["SsdTier", "default_file_nbytes"]
+
+_FILES_MIN = 4
+"""With fewer files, giving one back would cost too much of the tier at once."""
+
+_RAW = RawCodec()
+
+_logger = logging.getLogger(__name__)
+
+
+def default_file_nbytes(capacity_nbytes: int) -> int:
+    """Length of a chunk file where none is set: a thousandth of the capacity, 64 MiB to 4 GiB, whole pages."""
+    return min(max(capacity_nbytes // 1024 // PAGE_NBYTES * PAGE_NBYTES, 64 << 20), 4 << 30)
+
+
+class SsdTier:
+    """Blocks on one SSD folder.
+
+    `recover` comes before the first `write`.
+
+    Args:
+        disk: The folder.
+        pool: uint8[pool_nbytes]; the host pool, at a page boundary.
+        manifest: The folder's manifest, held open by the caller for as long as the tier is.
+        capacity_nbytes: What all chunk files together may take.
+        file_nbytes: Length of one chunk file, whole pages; see `default_file_nbytes`.
+        free_floor_nbytes: What must stay free in the file system when a file is begun.
+        codec: Only the raw one, which needs no copy, is built so far.
+        clock: Unix time in nanoseconds, for the records' headers.
+
+    Raises:
+        ConfigError: A capacity below four files, a file that is not whole pages, or another codec.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        pool: UInt8Array,
+        manifest: Manifest,
+        *,
+        capacity_nbytes: int,
+        free_floor_nbytes: int,
+        file_nbytes: int | None = None,
+        codec: Codec = _RAW,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        file_nbytes = default_file_nbytes(capacity_nbytes) if file_nbytes is None else file_nbytes
+        _check_settings(capacity_nbytes, file_nbytes, codec)
+        self._disk = disk
+        self._manifest = manifest
+        self._codec = codec
+        self._folder = ChunkFolder(disk, FolderLimits(capacity_nbytes, file_nbytes, free_floor_nbytes))
+        self._reader = RecordReader(Pool(pool), codec.codec_id)
+        self._writer = RecordWriter(Pool(pool), codec.codec_id, clock)
+        self._last: tuple[str, RecordShape] | None = None
+        self._recovered: Recovery | None = None
+
+    def read(self, job: CopyJob) -> CopyResult:
+        """Fill the job's host slots and verify each block; blocks. See `Tier.read`."""
+        started = time.perf_counter()
+        outcomes = self._reader.read(job, self._folder.files)
+        return CopyResult(job.job_id, outcomes, seconds=time.perf_counter() - started)
+
+    def write(self, jobs: Sequence[CopyJob]) -> list[CopyResult]:
+        """Append the jobs' blocks, neighbours in one call; blocks. Changes the padding of their slots.
+
+        A block is OK (readable now), REJECTED where a limit leaves no room, or IO_ERROR where the disk
+        failed; the file that failed takes no more records, and the next call tries another one.
+        """
+        assert self._recovered is not None, "recover() comes before the first write"
+        by_layout: dict[bytes, list[CopyJob]] = {}
+        for job in jobs:
+            by_layout.setdefault(job.generation.layout.fingerprint, []).append(job)
+        results = {result.job_id: result for group in by_layout.values() for result in self._write_group(group)}
+        return [results[job.job_id] for job in jobs]
+
+    def sync(self) -> Outcome:
+        """Make every record whose write has returned durable, one fdatasync a file written to; blocks.
+
+        IO_ERROR is said once: records written since the last OK may then be lost to a crash, and only
+        those written anew are in question for the next call.
+        """
+        return Outcome.OK if self._folder.sync() else Outcome.IO_ERROR
+
+    def discard(self, file: int) -> int:
+        """Give a chunk file back, durably; blocks. Nothing may read it. Returns the bytes the tier can take.
+
+        Where removing it fails its blocks are gone all the same, and its bytes go on counting.
+        """
+        self._folder.discard(file)
+        return self._folder.free_nbytes if self._last is None else self._folder.room_nbytes(*self._last) or 0
+
+    def recover(self) -> Iterator[Recovered]:
+        """Scan the chunk files of an earlier run; blocks until all are scanned. See `Tier.recover`."""
+        assert self._recovered is None, "recover() is called once"
+        self._recovered = recover(self._disk, self._folder, self._manifest.epochs, self._codec.name)
+        self._writer.next_sequence = self._recovered.next_sequence
+        return iter(self._recovered.blocks)
+
+    def close(self) -> None:
+        """Sync and let go of every file and of the checksum thread; blocks."""
+        self._folder.close()
+        self._writer.close()
+
+    def _write_group(self, jobs: Sequence[CopyJob]) -> Iterator[CopyResult]:
+        """Write jobs of one layout."""
+        started = time.perf_counter()
+        batch = Batch(jobs[0].generation.layout, jobs)
+        array = f"{batch.layout.fingerprint.hex()}-{self._codec.name}"
+        ended = Outcome.OK
+        for run in self._writer.runs(batch):
+            if ended is Outcome.OK:
+                ended = self._append(batch, run, array)
+        batch.outcomes[batch.outcomes != Outcome.OK] = ended
+        self._last = array, batch.shape
+        free_nbytes = self._folder.room_nbytes(array, batch.shape)
+        seconds_per_block = (time.perf_counter() - started) / max(1, len(batch))
+        for job, outcomes, extents in batch.results():
+            yield CopyResult(job.job_id, outcomes, extents, free_nbytes, seconds_per_block * len(job))
+
+    def _append(self, batch: Batch, run: slice, array: str) -> Outcome:
+        """Append one run where there is room, cut at the ends of files; OK, or why the rest was not written."""
+        if self._recovered is None or not self._recovered.complete:
+            return Outcome.IO_ERROR
+        start = run.start
+        while start < run.stop:
+            chunk = self._folder.place(array, batch.shape)
+            if isinstance(chunk, Outcome):
+                return chunk
+            rows = slice(start, min(run.stop, start + chunk.room(batch.shape)))
+            try:
+                self._writer.append(batch, rows, chunk)
+            except DiskError as error:
+                _logger.warning("blocks not written to SSD: %s", error)
+                self._folder.abandon(chunk)
+                return Outcome.IO_ERROR
+            start = rows.stop
+        return Outcome.OK
+
+
+def _check_settings(capacity_nbytes: int, file_nbytes: int, codec: Codec) -> None:
+    if file_nbytes < PAGE_NBYTES or file_nbytes % PAGE_NBYTES:
+        raise ConfigError(
+            f"a chunk file of {file_nbytes} bytes is not whole pages; "
+            f"set [ssd] file_size to a multiple of {PAGE_NBYTES}"
+        )
+    if capacity_nbytes < _FILES_MIN * file_nbytes:
+        raise ConfigError(
+            f"a capacity of {capacity_nbytes} bytes is less than {_FILES_MIN} chunk files of {file_nbytes} bytes; "
+            f"set [ssd] size to at least {_FILES_MIN * file_nbytes}, or a smaller [ssd] file_size"
+        )
+    if codec.codec_id != RawCodec.codec_id:
+        raise ConfigError(f"codec {codec.name!r} is not built for SSD yet; set [codec] name to {RawCodec.name!r}")
