@@ -20,9 +20,10 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
-__all__ = ["Task", "Worker"]
+__all__ = ["Failed", "Task", "Worker"]
 
 Task: TypeAlias = Callable[[], None]
+Failed: TypeAlias = Callable[[BaseException], None]
 
 
 class Worker:
@@ -40,11 +41,11 @@ class Worker:
     """
 
     def __init__(self, name: str, *, capacity: int, threads: int = 1) -> None:
-        assert capacity >= 1 and threads >= 1, f"worker {name}: capacity {capacity}, threads {threads}"
+        assert min(capacity, threads) >= 1, f"worker {name}: capacity {capacity}, threads {threads}"
         self.name = name
         self.capacity = capacity
         self.failure: BaseException | None = None
-        self._queue: list[tuple[int, int, Task]] = []
+        self._queue: list[tuple[int, int, Task, Failed | None]] = []
         self._submitted = 0
         self._closing = False
         self._wake = threading.Condition()
@@ -61,8 +62,13 @@ class Worker:
         """Tasks that may still be submitted."""
         return self.capacity - len(self._queue)
 
-    def submit(self, task: Task, priority: int = 0) -> bool:
+    def submit(self, task: Task, priority: int = 0, failed: Failed | None = None) -> bool:
         """Queue a task. Never blocks.
+
+        Args:
+            task: What to run.
+            priority: Smaller runs first.
+            failed: Told on the worker's thread what the task let escape, so that whoever waits is answered.
 
         Returns:
             False where the task will not run: the queue is full, `close` has begun (also for a task that
@@ -73,7 +79,7 @@ class Worker:
         with self._wake:
             if self._closing or len(self._queue) >= self.capacity:
                 return False
-            heapq.heappush(self._queue, (priority, self._submitted, task))
+            heapq.heappush(self._queue, (priority, self._submitted, task, failed))
             self._submitted += 1
             self._wake.notify()
         return True
@@ -96,20 +102,23 @@ class Worker:
         atexit.unregister(self.close)
 
     def _run(self) -> None:
-        while (task := self._next()) is not None:
+        while (queued := self._next()) is not None:
+            task, failed = queued
             try:
                 task()
-            except BaseException as error:  # the top of a worker: kept for the owner, never lost
+            except BaseException as error:  # noqa: BLE001 - the top of a worker: kept, told, never lost
                 if self.failure is None:
                     self.failure = error
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
-            del task  # an idle thread keeps no memory of its last task alive
+                if failed is not None:
+                    failed(error)
+            del queued, task, failed  # an idle thread keeps no memory of its last task alive
 
-    def _next(self) -> Task | None:
+    def _next(self) -> tuple[Task, Failed | None] | None:
         """Wait for the next task; None once the worker is closing and has run all of them."""
         with self._wake:
             while not self._queue:
                 if self._closing:
                     return None
                 self._wake.wait()
-            return heapq.heappop(self._queue)[2]
+            return heapq.heappop(self._queue)[2:]
