@@ -1,0 +1,170 @@
+"""What every eviction and admission policy must do, as tests to subclass.
+
+For those who write a policy: a fixture gives what makes it. The model here is also the reference for the
+order of `Lru`. Never imported by the store.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tierstore.policy.base import AdmissionPolicy, EvictionPolicy
+from tierstore.types import TierName
+
+if TYPE_CHECKING:
+    from tierstore.types import Int32Array
+
+__all__ = [
+    "MODEL_CAPACITY",
+    "AdmissionPolicyContract",
+    "EvictionPolicyContract",
+    "NewAdmissionPolicy",
+    "NewEvictionPolicy",
+    "PolicyModel",
+    "batches",
+    "pack",
+]
+
+NewEvictionPolicy: TypeAlias = Callable[[int], EvictionPolicy]
+NewAdmissionPolicy: TypeAlias = Callable[[], AdmissionPolicy]
+
+MODEL_CAPACITY = 12
+"""Entries that `batches` names; few, so that verbs meet the same ones again and again."""
+
+batches = st.lists(
+    st.tuples(
+        st.sampled_from(["insert", "touch", "remove", "shield", "expose"]),
+        st.lists(st.integers(0, MODEL_CAPACITY - 1), unique=True),
+    ),
+    max_size=40,
+)
+"""Verbs and the entries that they name; the model leaves out those that the verb may not name."""
+
+
+def pack(entries: Iterable[int]) -> Int32Array:
+    """The entries as a policy takes them: int32[n]."""
+    return np.array(list(entries), np.int32)
+
+
+class PolicyModel:
+    """What a policy holds, in the plainest way: least recently used first, with whether it is evictable."""
+
+    def __init__(self) -> None:
+        self.held: OrderedDict[int, bool] = OrderedDict()
+
+    @property
+    def evictable(self) -> list[int]:
+        """Evictable entries, least recently used first."""
+        return [entry for entry, evictable in self.held.items() if evictable]
+
+    def apply(self, policy: EvictionPolicy, verb: str, entries: Iterable[int]) -> None:
+        """Apply one verb to the model and to the policy, leaving out entries that it may not name."""
+        named = [entry for entry in entries if (entry in self.held) != (verb == "insert")]
+        for entry in named:
+            if verb == "remove":
+                del self.held[entry]
+            elif verb == "touch":
+                self.held.move_to_end(entry)
+            else:
+                self.held[entry] = verb != "shield"
+        if verb in ("shield", "expose"):
+            policy.set_evictable(pack(named), verb == "expose")
+        else:
+            getattr(policy, verb)(pack(named))
+
+
+class EvictionPolicyContract:
+    """Every eviction policy, whatever its order. Subclass it beside a module fixture ``new_policy``."""
+
+    def test_keeps_the_protocol(self, new_policy: NewEvictionPolicy) -> None:
+        assert isinstance(new_policy(4), EvictionPolicy)
+
+    def test_names_nobody_while_it_holds_nothing(self, new_policy: NewEvictionPolicy) -> None:
+        policy = new_policy(4)
+        assert (policy.num_evictable, policy.oldest(), policy.victims(1)) == (0, -1, None)
+
+    def test_names_all_it_is_asked_for_or_none(self, new_policy: NewEvictionPolicy) -> None:
+        policy = new_policy(4)
+        policy.insert(pack([0, 1, 2]))
+        assert policy.victims(4) is None
+        assert _victims(policy, 3) == {0, 1, 2}
+        assert _victims(policy, 0) == set()
+
+    def test_holds_its_victims_until_they_are_removed(self, new_policy: NewEvictionPolicy) -> None:
+        policy = new_policy(4)
+        policy.insert(pack([0, 1, 2]))
+        victims = policy.victims(2)
+        assert victims is not None
+        again = policy.victims(2)
+        assert again is not None
+        assert victims.tolist() == again.tolist()
+        policy.remove(victims)
+        assert _victims(policy, 1) == {0, 1, 2} - set(victims.tolist())
+
+    def test_never_names_a_shielded_entry(self, new_policy: NewEvictionPolicy) -> None:
+        policy = new_policy(4)
+        policy.insert(pack([0, 1, 2]))
+        policy.set_evictable(pack([0, 2]), False)
+        policy.touch(pack([1]))
+        assert _victims(policy, 1) == {1}
+        assert policy.victims(2) is None
+
+    def test_shields_an_entry_once_however_often_it_is_told(self, new_policy: NewEvictionPolicy) -> None:
+        policy = new_policy(4)
+        policy.insert(pack([0, 1]))
+        policy.set_evictable(pack([0]), False)
+        policy.set_evictable(pack([0, 1]), False)
+        policy.set_evictable(pack([0]), True)
+        assert policy.num_evictable == 1
+        assert _victims(policy, 1) == {0}
+
+    def test_takes_a_removed_entry_again(self, new_policy: NewEvictionPolicy) -> None:
+        policy = new_policy(4)
+        policy.insert(pack([3]))
+        policy.set_evictable(pack([3]), False)
+        policy.remove(pack([3]))
+        policy.insert(pack([3]))
+        assert policy.oldest() == 3
+
+    @given(batches)
+    def test_offers_exactly_what_is_held_and_not_shielded(
+        self, new_policy: NewEvictionPolicy, history: list[tuple[str, list[int]]]
+    ) -> None:
+        policy, model = new_policy(MODEL_CAPACITY), PolicyModel()
+        for verb, entries in history:
+            model.apply(policy, verb, entries)
+            count = len(model.evictable)
+            assert policy.num_evictable == count
+            assert policy.victims(count + 1) is None
+            victims = policy.victims(count)
+            assert victims is not None
+            assert victims.dtype == np.int32
+            assert sorted(victims.tolist()) == sorted(model.evictable)
+            assert policy.oldest() == (victims[0] if count else -1)
+
+
+class AdmissionPolicyContract:
+    """Every admission policy. Subclass it beside a module fixture ``new_admission``."""
+
+    def test_keeps_the_protocol(self, new_admission: NewAdmissionPolicy) -> None:
+        assert isinstance(new_admission(), AdmissionPolicy)
+
+    @pytest.mark.parametrize("count", [0, 1, 5])
+    def test_answers_for_each_entry(self, new_admission: NewAdmissionPolicy, count: int) -> None:
+        answers = new_admission().admit(pack(range(count)), pack([3] * count), TierName.SSD, 1 << 20)
+        assert len(answers) == count
+        assert all(isinstance(answer, bool) for answer in answers)
+
+
+def _victims(policy: EvictionPolicy, count: int) -> set[int]:
+    victims = policy.victims(count)
+    assert victims is not None, f"{policy.num_evictable} are evictable, {count} were refused"
+    assert len(set(victims.tolist())) == count
+    return set(victims.tolist())
