@@ -1,0 +1,112 @@
+"""The command line as a user meets it: real processes, exit codes, one line for an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SMALL_BENCH = ("bench", "--bandwidth", "--block-size", "64 KiB", "--batch", "32", "--host-size", "16 MiB")
+SMALL_BENCH += ("--ssd-size", "512 MiB", "--seconds", "0.3", "--threads", "2")
+
+
+def run(*arguments: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("TIERSTORE_", "TMPDIR"))}
+    return subprocess.run(
+        [sys.executable, "-m", "tierstore.cli.main", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**clean, "PYTHONPATH": str(Path(__file__).parents[2]), **variables},
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", ["bench", "config", "doctor"])
+def test_help_names_every_command(command: str, tmp_path: Path) -> None:
+    assert f"\n  {command} " in run("--help", cwd=tmp_path).stdout
+
+
+def test_config_shows_each_value_with_its_source(tmp_path: Path) -> None:
+    shown = run("config", cwd=tmp_path, TIERSTORE_HOST_SIZE="3 GiB").stdout
+    lines = {line.split()[0]: line.split() for line in shown.splitlines()}
+    assert lines["host.size"][1:] == ["3", "GiB", "variable", "TIERSTORE_HOST_SIZE"]
+    assert lines["ssd.read_threads"][1:] == ["4", "default"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (("doctor", "--host-size", "100G"), "100G"),
+        (("config", "--config", "missing.toml"), "missing.toml"),
+        (("bench", "--bandwidth", "--model", "llama-9"), "llama-9"),
+        (("bench", "--bandwidth", "--block-size", "x"), '"x"'),
+        (("bench", "--bandwidth", "--layers", "3"), "--kv-heads"),
+        (("bench", "--bandwidth", "--ssd-dir", "missing"), "missing"),
+        (("bench", "--bandwidth", "--host-size", "1 MiB"), "--host-size"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_value(arguments: tuple[str, ...], value: str, tmp_path: Path) -> None:
+    ended = run(*arguments, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("tierstore: ")
+    assert ended.stderr.count("\n") == 1
+    assert value in ended.stderr
+
+
+def test_bench_without_a_measurement_asks_for_one(tmp_path: Path) -> None:
+    ended = run("bench", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "--bandwidth" in ended.stderr
+
+
+def test_doctor_passes_where_a_store_can_run(tmp_path: Path) -> None:
+    ended = run("doctor", "--ssd-dir", tmp_path, "--host-size", "16 MiB", cwd=tmp_path)
+    assert ended.returncode == 0
+    assert f"ssd {tmp_path}" in ended.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [(("--ssd-dir", "missing"), "no such folder"), (("--host-size", "1000 TiB"), "the pool asks for 1000 TiB")],
+)
+def test_doctor_fails_where_a_store_cannot_run(arguments: tuple[str, ...], found: str, tmp_path: Path) -> None:
+    ended = run("doctor", *arguments, cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "FAIL" in ended.stdout
+    assert found in ended.stdout
+    assert ended.stderr.count("\n") == 1
+
+
+def test_bench_prints_one_json_object_of_verified_rows_and_cleans_up(tmp_path: Path) -> None:
+    ended = run(*SMALL_BENCH, "--json", "-", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stdout)
+    assert [row["link"] for row in report["rows"]] == ["host.put", "host.get", "ssd.write", "ssd.read", "ssd.get"]
+    for row in report["rows"]:
+        assert row["verified"] is True
+        assert row["block_nbytes"] == 64 << 10
+        assert row["share"] == pytest.approx(row["gbytes_per_second"] / row["limit_gbytes_per_second"])
+        assert 0 < row["p50_ms"] <= row["p99_ms"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bench_prints_a_table_and_writes_json_and_picture(tmp_path: Path) -> None:
+    ended = run(*SMALL_BENCH, "--json", "out.json", "--plot", "out.png", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "ssd.read" in ended.stdout
+    assert len(json.loads((tmp_path / "out.json").read_text("utf-8"))["rows"]) == 5
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bench_that_cannot_write_its_folder_says_so_and_fails(tmp_path: Path) -> None:
+    ended = run(*SMALL_BENCH, "--ssd-dir", "/proc", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("tierstore: ")
