@@ -7,7 +7,7 @@ device of `tierstore.testing`. Every call enqueues and returns; nothing here wai
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from tierstore.types import Int32Array, Int64Array, UInt8Array
@@ -54,7 +54,7 @@ class Device(Protocol):
 
     @property
     def name(self) -> str:
-        """``"cpu"``, ``"cuda:0"``, …"""
+        """``"cpu"``, ``"cuda:0"`` and so on."""
 
     def new_stream(self, name: str) -> Stream:
         """A stream of its own, with one thread."""
@@ -62,7 +62,7 @@ class Device(Protocol):
     def pin(self, buffer: UInt8Array) -> Callable[[], None]:
         """Make host memory fast for this device; returns what undoes it. A no-op on the CPU."""
 
-    def pages(self, buffers: Any, block_nbytes: int) -> Pages:
+    def pages(self, buffers: object, block_nbytes: int) -> Pages:
         """View a caller's buffers as pages. Raises LayoutError naming shape, dtype and what is expected.
 
         `buffers` is one C-contiguous array or tensor on this device whose first axis counts blocks and
@@ -86,7 +86,5 @@ class Device(Protocol):
             page 0 while page 1 still moves.
         """
 
-    def store(
-        self, host: UInt8Array, slots: Int32Array, pages: Pages, block_ids: Int64Array, stream: Stream
-    ) -> None:
+    def store(self, host: UInt8Array, slots: Int32Array, pages: Pages, block_ids: Int64Array, stream: Stream) -> None:
         """Enqueue device → host, the mirror of `load`."""
