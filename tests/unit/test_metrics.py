@@ -1,0 +1,104 @@
+"""The table of metrics and the values of one store."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tierstore.metrics import SECONDS_BOUNDS, Kind, Metric, Metrics
+from tierstore.types import Outcome, TierName
+
+
+def test_every_series_is_there_from_the_start() -> None:
+    values = Metrics().snapshot()
+    assert values['tierstore_link_blocks_total{link="ssd-read",outcome="io_error"}'] == 0
+    assert values['tierstore_link_job_seconds_count{link="store"}'] == 0
+    assert set(values.values()) == {0}
+
+
+def test_a_counter_sums_each_series_apart() -> None:
+    metrics = Metrics()
+    metrics.add(Metric.HIT_BLOCKS, 40, TierName.HOST)
+    metrics.add(Metric.HIT_BLOCKS, 20, "ssd")
+    metrics.add(Metric.HIT_BLOCKS, 10, TierName.SSD)
+    assert metrics.value(Metric.HIT_BLOCKS, "host") == 40
+    assert metrics.snapshot()['tierstore_hit_blocks_total{tier="ssd"}'] == 30
+
+
+def test_an_outcome_may_be_given_as_its_number() -> None:
+    metrics = Metrics()
+    metrics.add(Metric.LINK_BLOCKS, 2, "load", int(Outcome.CORRUPT))
+    assert metrics.value(Metric.LINK_BLOCKS, "load", Outcome.CORRUPT) == 2
+
+
+def test_a_gauge_is_set_and_moved_both_ways() -> None:
+    metrics = Metrics()
+    metrics.set(Metric.LINK_INFLIGHT_JOBS, 5, "load")
+    metrics.add(Metric.LINK_INFLIGHT_JOBS, -2, "load")
+    assert metrics.value(Metric.LINK_INFLIGHT_JOBS, "load") == 3
+
+
+def test_a_counter_never_falls_and_is_never_set() -> None:
+    metrics = Metrics()
+    with pytest.raises(AssertionError, match="cannot fall by 1"):
+        metrics.add(Metric.RECLAIMED_FILES, -1)
+    with pytest.raises(AssertionError, match="only gauges are set"):
+        metrics.set(Metric.RECLAIMED_FILES, 1)
+
+
+@pytest.mark.parametrize("labels", [(), ("tape",), ("host", "ok")])
+def test_labels_outside_the_table_are_refused(labels: tuple[str, ...]) -> None:
+    metrics = Metrics()
+    with pytest.raises(AssertionError, match="no series"):
+        metrics.add(Metric.EVICTED_BLOCKS, 1, *labels)
+    with pytest.raises(AssertionError, match="no series"):
+        metrics.value(Metric.EVICTED_BLOCKS, *labels)
+    with pytest.raises(AssertionError, match="no series"):
+        metrics.set(Metric.LINK_INFLIGHT_JOBS, 1, *labels)
+    with pytest.raises(AssertionError, match="no series"):
+        metrics.observe(Metric.LINK_JOB_SECONDS, 1.0, *labels)
+
+
+def test_two_stores_count_apart() -> None:
+    first, second = Metrics(), Metrics()
+    first.add(Metric.LOOKUP_BLOCKS, 3)
+    first.observe(Metric.LINK_JOB_SECONDS, 1.0, "load")
+    assert set(second.snapshot().values()) == {0}
+
+
+def test_a_histogram_counts_a_duration_in_every_bucket_that_holds_it() -> None:
+    metrics = Metrics()
+    for seconds in (0.0, SECONDS_BOUNDS[0], 0.003, 60.0):
+        metrics.observe(Metric.LINK_JOB_SECONDS, seconds, "load")
+    lines = dict(line.rsplit(" ", 1) for line in metrics.render().splitlines() if 'seconds_bucket{link="load"' in line)
+    counts = {key.split('le="')[1].rstrip('"}'): int(value) for key, value in lines.items()}
+    assert counts["1e-05"] == 2
+    assert (counts["0.002"], counts["0.005"], counts["5"]) == (2, 3, 3)
+    assert counts["+Inf"] == 4
+    assert metrics.snapshot()['tierstore_link_job_seconds_sum{link="load"}'] == pytest.approx(60.00301)
+
+
+def test_the_text_is_what_prometheus_reads() -> None:
+    metrics = Metrics()
+    metrics.add(Metric.LINK_BYTES, 1 << 40, "store")
+    text = metrics.render()
+    assert text.endswith("\n")
+    assert 'tierstore_link_bytes_total{link="store"} 1099511627776\n' in text
+    assert "# TYPE tierstore_ssd_used_bytes gauge\ntierstore_ssd_used_bytes 0\n" in text
+    sample = re.compile(r'[a-z][a-z_]*(\{[a-z]+="[^"\\]+"(,[a-z]+="[^"\\]+")*\})? [0-9.e+-]+')
+    comment = re.compile(r"# (HELP|TYPE) [a-z][a-z_]* .+")
+    for line in text.splitlines():
+        assert sample.fullmatch(line) or comment.fullmatch(line), line
+
+
+def test_every_sample_is_rendered_once() -> None:
+    names = [line.rsplit(" ", 1)[0] for line in Metrics().render().splitlines() if not line.startswith("#")]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("metric", [metric for metric in Metric if metric is not Metric.SSD_DIRECT_IO])
+def test_a_name_ends_in_its_unit(metric: Metric) -> None:
+    unit = metric.name.rsplit("_", 1)[1]
+    assert unit in {"BLOCKS", "BYTES", "FILES", "JOBS", "SECONDS"}
+    assert (unit == "SECONDS") == (metric.kind is Kind.HISTOGRAM)
