@@ -102,9 +102,11 @@ def _measure(options: _Options) -> Report:
     from tierstore.benchmark.bandwidth import NUM_LINKS, measure_bandwidth
 
     parent = options["ssd_dir"] or Path(os.environ.get("TMPDIR", "."))
-    if not parent.is_dir():
-        raise ConfigError(f"--ssd-dir is {parent}; give a folder that exists")
-    with tempfile.TemporaryDirectory(prefix="tierstore-bench-", dir=parent) as name:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="tierstore-bench-", dir=parent)
+    except OSError as error:
+        raise ConfigError(f"--ssd-dir is {parent}: {error.strerror}; give a folder that can be written") from error
+    with folder as name:
         plan = _plan(options, Path(name))
         with _progress(NUM_LINKS) as on_progress:
             return measure_bandwidth(plan, on_progress)
