@@ -1,0 +1,377 @@
+"""What only a real file system can do to a disk."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import NoReturn
+
+import pytest
+
+from tierstore.disk.base import Buffer, Entry
+from tierstore.disk.posix import PosixDisk
+from tierstore.errors import DiskError, FolderBusyError, FolderError
+from tierstore.testing.contracts.disk import aligned_buffer
+from tierstore.types import PAGE_NBYTES
+
+PATIENCE_SECONDS = 10
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def disk(root: Path) -> PosixDisk:
+    return PosixDisk(str(root))
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    old = os.umask(0)
+    yield
+    os.umask(old)
+
+
+def refuse(code: int) -> Callable[..., NoReturn]:
+    def call(*_: object, **__: object) -> NoReturn:
+        raise OSError(code, os.strerror(code))
+
+    return call
+
+
+def num_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def python(script: str, root: Path) -> subprocess.Popen[str]:
+    head = f"import os\nfrom tierstore.disk.posix import PosixDisk\ndisk = PosixDisk({str(root)!r})\n"
+    command = [sys.executable, "-c", head + textwrap.dedent(script)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+# Its root.
+
+
+def test_a_root_that_is_a_file_is_named(root: Path) -> None:
+    root.write_bytes(b"")
+    with pytest.raises(FolderError, match=rf"{root}.*is not a folder"):
+        PosixDisk(str(root))
+
+
+def test_a_root_below_a_file_is_named(root: Path) -> None:
+    root.write_bytes(b"")
+    with pytest.raises(FolderError, match=r"root/below.*is not a folder"):
+        PosixDisk(str(root / "below"))
+
+
+def test_a_root_whose_parent_is_missing_is_not_made(root: Path) -> None:
+    with pytest.raises(FolderError, match="parent folder does not exist; create that"):
+        PosixDisk(str(root / "below"))
+    assert not root.exists()
+
+
+def test_a_root_with_a_nul_is_named(root: Path) -> None:
+    with pytest.raises(FolderError, match="null byte"):
+        PosixDisk(f"{root}\0")
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_root_that_may_not_be_written_says_whose_it_must_be(
+    root: Path, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "mkdir", refuse(code))
+    with pytest.raises(FolderError, match=rf"user {os.geteuid()} may not write there.*use another folder"):
+        PosixDisk(str(root))
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_what_it_makes_is_open_to_its_user_alone(root: Path) -> None:
+    disk = PosixDisk(str(root))
+    disk.create("folder/file", 0).close()
+    disk.lock("LOCK", b"").close()
+    modes = [(root / name).stat().st_mode & 0o777 for name in (".", "folder", "folder/file", "LOCK")]
+    assert modes == [0o700, 0o700, 0o600, 0o600]
+
+
+def test_the_probe_for_direct_io_leaves_nothing_behind(root: Path) -> None:
+    before = num_descriptors()
+    PosixDisk(str(root))
+    assert list(root.iterdir()) == []
+    assert num_descriptors() == before
+
+
+def test_a_file_system_without_direct_io_is_used_through_the_page_cache(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fcntl, "fcntl", refuse(errno.EINVAL))
+    with caplog.at_level(logging.WARNING):
+        file = PosixDisk(str(root)).create("file", PAGE_NBYTES)
+    assert [f"no direct I/O in {root}" in record.getMessage() for record in caplog.records] == [True]
+    assert not file.direct
+    odd = memoryview(bytearray(b"seven.."))
+    file.write_from([odd], 3)
+    found = memoryview(bytearray(7))
+    file.read_into([found], 3)
+    assert found == odd
+
+
+def test_a_full_disk_does_not_turn_direct_io_off(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    direct = PosixDisk(str(root)).direct
+    monkeypatch.setattr(os, "pwrite", refuse(errno.ENOSPC))
+    assert PosixDisk(str(root)).direct == direct
+
+
+# Transfers.
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_short_and_interrupted_calls_lose_nothing(
+    disk: PosixDisk, seed: int, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = Random(seed)
+    disk.direct &= direct
+
+    def unreliable(call: Callable[[int, Sequence[Buffer], int], int]) -> Callable[[int, Sequence[Buffer], int], int]:
+        def wrapper(number: int, buffers: Sequence[Buffer], offset: int) -> int:
+            if rng.random() < 0.25:
+                code = rng.choice((errno.EINTR, errno.EAGAIN))
+                raise OSError(code, os.strerror(code))
+            moved = call(number, buffers, offset)
+            return rng.choice((moved, moved, moved // 2, rng.randint(0, moved)))
+
+        return wrapper
+
+    monkeypatch.setattr(os, "preadv", unreliable(os.preadv))
+    monkeypatch.setattr(os, "pwritev", unreliable(os.pwritev))
+    file = disk.create("file", 16 * PAGE_NBYTES)
+    written = [aligned_buffer(pages * PAGE_NBYTES, rng.randbytes(509)) for pages in (5, 1, 7)]
+    found = aligned_buffer(13 * PAGE_NBYTES, b"sentinel")
+    file.write_from(written, 2 * PAGE_NBYTES)
+    file.read_into([found], 2 * PAGE_NBYTES)
+    assert found == b"".join(written)
+
+
+def test_a_call_that_never_gets_on_ends_in_an_error(disk: PosixDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = disk.create("file", PAGE_NBYTES)
+    monkeypatch.setattr(os, "pwritev", refuse(errno.EAGAIN))
+    with pytest.raises(DiskError) as caught:
+        file.write_from([aligned_buffer(PAGE_NBYTES)], 0)
+    assert (caught.value.operation, caught.value.errno) == ("write", errno.EAGAIN)
+
+
+def test_a_file_cut_within_a_page_is_a_short_read(disk: PosixDisk, root: Path) -> None:
+    file = disk.create("file", 2 * PAGE_NBYTES)
+    os.truncate(root / "file", PAGE_NBYTES + 512)
+    assert file.nbytes == PAGE_NBYTES + 512
+    with pytest.raises(DiskError, match="ended short"):
+        file.read_into([aligned_buffer(2 * PAGE_NBYTES)], 0)
+
+
+def test_a_failing_disk_is_an_error_with_operation_path_and_number(
+    disk: PosixDisk, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = disk.create("file", PAGE_NBYTES)
+    monkeypatch.setattr(os, "preadv", refuse(errno.EIO))
+    with pytest.raises(DiskError) as caught:
+        file.read_into([aligned_buffer(PAGE_NBYTES)], 0)
+    assert (caught.value.operation, caught.value.path, caught.value.errno) == ("read", str(root / "file"), errno.EIO)
+
+
+def test_a_failed_sync_is_never_tried_again(disk: PosixDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = disk.create("file", PAGE_NBYTES)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", refuse(errno.EIO))
+        with pytest.raises(DiskError):
+            file.sync()
+    with pytest.raises(DiskError, match="an earlier sync failed") as caught:
+        file.sync()
+    assert caught.value.errno == errno.EIO
+
+
+def test_a_file_closed_during_a_call_lets_it_end_on_its_own_bytes(
+    disk: PosixDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = aligned_buffer(PAGE_NBYTES, b"own")
+    file = disk.create("file", PAGE_NBYTES)
+    file.write_from([page], 0)
+    read = os.preadv
+    before = num_descriptors()
+
+    def close_first(number: int, buffers: Sequence[Buffer], offset: int) -> int:
+        file.close()
+        disk.create("other", PAGE_NBYTES)  # would get the descriptor's number
+        return read(number, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", close_first)
+    found = aligned_buffer(PAGE_NBYTES)
+    file.read_into([found], 0)
+    assert found == page
+    assert num_descriptors() == before  # "other" came, "file" went
+
+
+# Names.
+
+
+def test_names_are_synced_before_a_call_returns(disk: PosixDisk, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def record(number: int) -> None:
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{number}"), root))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", record)
+    disk.create("a/b/file", 0)
+    disk.create("c/file", 0)
+    assert synced == [".", "a", "a/b", ".", "c"]
+    synced.clear()
+    disk.rename("a/b/file", "c/moved")
+    disk.rename("c/moved", "c/again")
+    disk.remove("c/again")
+    assert synced == ["c", "a/b", "c", "c"]
+
+
+def test_a_create_without_space_leaves_neither_file_nor_descriptor(
+    disk: PosixDisk, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = num_descriptors()
+    monkeypatch.setattr(os, "posix_fallocate", refuse(errno.ENOSPC))
+    with pytest.raises(DiskError) as caught:
+        disk.create("file", PAGE_NBYTES)
+    assert caught.value.errno == errno.ENOSPC
+    assert list(root.iterdir()) == []
+    assert num_descriptors() == before
+
+
+def test_created_files_take_their_space_at_once(disk: PosixDisk, root: Path) -> None:
+    disk.create("file", 64 * PAGE_NBYTES)
+    assert (root / "file").stat().st_blocks * 512 >= 64 * PAGE_NBYTES
+
+
+def test_failures_leave_no_descriptors(disk: PosixDisk, root: Path) -> None:
+    (root / "folder").mkdir()
+    (root / "link").symlink_to(root)
+    held = disk.lock("LOCK", b"me")
+    before = num_descriptors()
+    for attempt in (
+        lambda: disk.open("missing"),
+        lambda: disk.open("folder"),
+        lambda: disk.open("link"),
+        lambda: disk.create("folder", 0),
+        lambda: disk.rename("missing", "folder/x"),
+        lambda: disk.lock("LOCK", b"you"),
+    ):
+        with pytest.raises((DiskError, FolderBusyError)):
+            attempt()
+    assert num_descriptors() == before
+    held.close()
+
+
+def test_links_are_never_followed(disk: PosixDisk, root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"private")
+    (root / "folder").symlink_to(outside)
+    (root / "file").symlink_to(outside / "file")
+    for attempt in (
+        lambda: disk.open("file"),
+        lambda: disk.open("folder/file"),
+        lambda: disk.create("file", 0),
+        lambda: disk.create("folder/new", 0),
+        lambda: disk.rename("folder/file", "stolen"),
+        lambda: disk.remove("folder/file"),
+        lambda: disk.look("folder"),
+        lambda: disk.lock("file", b"overwritten"),
+    ):
+        with pytest.raises(DiskError):
+            attempt()
+    disk.remove("file")
+    assert [path.read_bytes() for path in outside.iterdir()] == [b"private"]
+    assert disk.look("").entries == (Entry("folder", len(str(outside)), False),)
+
+
+def test_a_fifo_in_place_of_a_file_is_an_error_and_no_wait(disk: PosixDisk, root: Path) -> None:
+    os.mkfifo(root / "file")
+    with pytest.raises(DiskError, match="is not a regular file"):
+        disk.open("file")
+
+
+def test_a_folder_replaced_by_a_file_is_an_error(disk: PosixDisk, root: Path) -> None:
+    disk.create("folder/file", 0)
+    shutil.rmtree(root / "folder")
+    (root / "folder").write_bytes(b"")
+    attempts: list[Callable[[], object]] = [
+        lambda: disk.open("folder/file"),
+        lambda: disk.create("folder/file", 0),
+    ]
+    for attempt in attempts:
+        with pytest.raises(DiskError) as caught:
+            attempt()
+        assert caught.value.errno == errno.ENOTDIR
+
+
+def test_a_root_that_has_gone_is_an_error(disk: PosixDisk, root: Path) -> None:
+    root.rmdir()
+    for attempt in (lambda: disk.look(""), lambda: disk.create("file", 0)):
+        with pytest.raises(DiskError) as caught:
+            attempt()
+        assert caught.value.errno == errno.ENOENT
+
+
+# Locks.
+
+
+def test_a_killed_process_loses_its_lock(disk: PosixDisk, root: Path) -> None:
+    with python('lock = disk.lock("LOCK", b"pid 17 of boot 3"); print("locked", flush=True); input()', root) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "locked\n"
+        with pytest.raises(FolderBusyError, match=rf"{root}/LOCK is held .*\(pid 17 of boot 3\).*use another folder"):
+            disk.lock("LOCK", b"")
+        os.kill(other.pid, signal.SIGKILL)
+        other.wait(PATIENCE_SECONDS)
+    disk.lock("LOCK", b"").close()
+
+
+def test_a_forked_child_cannot_give_its_parents_lock_away(root: Path) -> None:
+    script = """
+        from tierstore.errors import FolderBusyError
+        lock = disk.lock("LOCK", b"parent")
+        child = os.fork()
+        if child == 0:
+            lock.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        try:
+            disk.lock("LOCK", b"")
+        except FolderBusyError:
+            print("still held")
+    """
+    assert python(script, root).communicate(timeout=PATIENCE_SECONDS)[0] == "still held\n"
+
+
+def test_a_forked_child_cannot_keep_its_parents_lock(root: Path) -> None:
+    script = """
+        lock = disk.lock("LOCK", b"parent")
+        end, other_end = os.pipe()
+        if os.fork() == 0:
+            os.close(other_end)
+            os.read(end, 1)
+            os._exit(0)
+        lock.close()
+        disk.lock("LOCK", b"").close()
+        print("taken again")
+    """
+    assert python(script, root).communicate(timeout=PATIENCE_SECONDS)[0] == "taken again\n"
