@@ -75,7 +75,10 @@ def test_doctor_passes_where_a_store_can_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "found"),
-    [(("--ssd-dir", "missing"), "no such folder"), (("--host-size", "1000 TiB"), "the pool asks for 1000 TiB")],
+    [
+        (("--ssd-dir", "missing"), "no such folder"),
+        (("--host-size", "1000 TiB"), "a host pool of 1099511627776000 bytes does not fit"),
+    ],
 )
 def test_doctor_fails_where_a_store_cannot_run(arguments: tuple[str, ...], found: str, tmp_path: Path) -> None:
     ended = run("doctor", *arguments, cwd=tmp_path)

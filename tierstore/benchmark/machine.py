@@ -1,6 +1,6 @@
 """What machine this is, in a few plain values. Called by the benchmark's report and by `tierstore doctor`.
 
-Reads /proc and /sys only; what a machine does not tell is left out, never guessed.
+Reads /proc only; what a machine does not tell is left out, never guessed.
 """
 
 from __future__ import annotations
@@ -9,42 +9,29 @@ import datetime
 import importlib.metadata
 import os
 import platform
-import resource
 from pathlib import Path
 
 import tierstore
 
-__all__ = ["cpu_name", "describe_machine", "file_system", "memory_limits", "num_cpus"]
+__all__ = ["cpu_name", "describe_machine", "file_system", "num_cpus"]
 
 
 def describe_machine(folder: Path) -> dict[str, object]:
     """Processor, memory, kernel, versions and the file system under `folder`."""
-    limits = memory_limits()
+    memory = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines())
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "tierstore": tierstore.__version__,
         "cpu": cpu_name(),
         "num_cpus": num_cpus(),
-        "memory_nbytes": limits["memory"],
-        "memory_available_nbytes": limits["available"],
+        "memory_nbytes": int(memory["MemTotal"].split()[0]) * 1024,
+        "memory_available_nbytes": int(memory["MemAvailable"].split()[0]) * 1024,
         "load_average": round(os.getloadavg()[0], 2),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "numpy": _version("numpy"),
         "torch": _version("torch"),
         "file_system": file_system(folder),
-    }
-
-
-def memory_limits() -> dict[str, int | None]:
-    """Bytes: ``memory`` and ``available`` of the machine, ``cgroup`` and ``memlock`` limits; None is unlimited."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text("ascii").splitlines())
-    memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return {
-        "memory": int(fields["MemTotal"].split()[0]) * 1024,
-        "available": int(fields["MemAvailable"].split()[0]) * 1024,
-        "cgroup": _cgroup_limit(),
-        "memlock": None if memlock == resource.RLIM_INFINITY else memlock,
     }
 
 
@@ -70,14 +57,6 @@ def cpu_name() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.machine()
-
-
-def _cgroup_limit() -> int | None:
-    for path in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
-        if path.is_file():
-            text = path.read_text("ascii").strip()
-            return int(text) if text.isdigit() and int(text) < 1 << 60 else None
-    return None
 
 
 def _version(package: str) -> str | None:

@@ -7,6 +7,7 @@ slows it down is said and passes.
 from __future__ import annotations
 
 import importlib.metadata
+import resource
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 import click
 
 from tierstore.config import StoreConfig
-from tierstore.errors import FolderError
+from tierstore.errors import FolderError, MemoryLimitError
 from tierstore.settings import format_size
 
 __all__ = ["command"]
@@ -62,21 +63,22 @@ def _packages() -> Iterator[_Finding]:
 
 
 def _memory(pool_nbytes: int) -> Iterator[_Finding]:
-    from tierstore.benchmark.machine import cpu_name, memory_limits, num_cpus
+    from tierstore.benchmark.machine import cpu_name, num_cpus
+    from tierstore.tiers.memory_limit import check_memory, find_limits
 
     yield _Finding("processor", f"{cpu_name()}, {num_cpus()} of its cores for this process")
-    limits = memory_limits()
-    free = min(nbytes for name in ("available", "cgroup") if (nbytes := limits[name]) is not None)
-    text = f"{_rounded(free)} free; the pool asks for {format_size(pool_nbytes)}"
-    if pool_nbytes > free:
-        yield _Finding("memory", text, "set [host] size lower, or give the process more memory", fatal=True)
+    try:
+        check_memory(pool_nbytes)
+        free_nbytes = min(limit.free_nbytes for limit in find_limits())
+        yield _Finding("memory", f"{_rounded(free_nbytes)} free; the pool asks for {format_size(pool_nbytes)}")
+    except MemoryLimitError as error:
+        yield _Finding("memory", str(error), "set [host] size lower, or raise that limit", fatal=True)
+    memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if memlock == resource.RLIM_INFINITY:
+        yield _Finding("memlock", "unlimited")
     else:
-        yield _Finding("memory", text)
-    memlock = limits["memlock"]
-    if memlock is None or memlock >= pool_nbytes:
-        yield _Finding("memlock", "unlimited" if memlock is None else _rounded(memlock))
-    else:
-        yield _Finding("memlock", _rounded(memlock), "a GPU cannot pin the pool; raise it with ulimit -l")
+        advice = "a GPU cannot pin the pool; raise it with ulimit -l" if memlock < pool_nbytes else ""
+        yield _Finding("memlock", format_size(memlock), advice)
 
 
 def _folder(folder: Path) -> _Finding:
