@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-SMALL_BENCH = ("bench", "--bandwidth", "--block-size", "64 KiB", "--batch", "32", "--host-size", "16 MiB")
+SMALL_BENCH: tuple[str, ...] = (
+    "bench",
+    "--bandwidth",
+    "--block-size",
+    "64 KiB",
+    "--batch",
+    "32",
+    "--host-size",
+    "16 MiB",
+)
 SMALL_BENCH += ("--ssd-size", "512 MiB", "--seconds", "0.3", "--threads", "2")
 
 
