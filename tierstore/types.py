@@ -134,8 +134,8 @@ class Extents:
 class CopyJob:
     """Blocks to move one way between two neighbouring tiers.
 
-    Locations are int64 block ids on the device side (rows of the request's pages), int32 pool pages
-    (offset / `PAGE_NBYTES`) on the host side and `Extents` on the SSD side. A write to SSD has no
+    Locations are int64 positions in the request on the device side, int32 pool pages (offset /
+    `PAGE_NBYTES`) on the host side and `Extents` on the SSD side. A write to SSD has no
     `dst_locations`: the write worker chooses the place and reports it.
 
     Attributes:
@@ -231,9 +231,11 @@ class Plan:
         lifts: Jobs already in a link that a get now waits for; to be served before prefetches.
         withdraws: Jobs already in a link that nobody waits for any more; drop them if still queued.
         finished: To resolve, after the jobs are submitted.
+        due: Whether upkeep waits for `tend`.
     """
 
     jobs: list[Job] = field(default_factory=list)
     lifts: list[JobId] = field(default_factory=list)
     withdraws: list[JobId] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
+    due: bool = False

@@ -18,6 +18,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 __all__ = ["Failed", "Task", "Worker"]
@@ -104,15 +105,21 @@ class Worker:
     def _run(self) -> None:
         while (queued := self._next()) is not None:
             task, failed = queued
-            try:
-                task()
-            except BaseException as error:  # noqa: BLE001 - the top of a worker: kept, told, never lost
-                if self.failure is None:
-                    self.failure = error
-                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
-                if failed is not None:
-                    failed(error)
-            del queued, task, failed  # an idle thread keeps no memory of its last task alive
+            error = self._attempt(task)
+            if error is not None and failed is not None:
+                self._attempt(partial(failed, error))
+            del queued, task, failed, error  # an idle thread keeps no memory of its last task alive
+
+    def _attempt(self, task: Task) -> BaseException | None:
+        """Run a task; returns what it let escape, once that is kept and told."""
+        try:
+            task()
+        except BaseException as error:  # noqa: BLE001 - the top of a worker: kept, told, never lost
+            if self.failure is None:
+                self.failure = error
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+            return error
+        return None
 
     def _next(self) -> tuple[Task, Failed | None] | None:
         """Wait for the next task; None once the worker is closing and has run all of them."""

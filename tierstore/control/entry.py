@@ -105,7 +105,9 @@ class Places:
             (entries that were READY without pins and are now ABSENT, entries that are now GONE).
         """
         states = self.state[entries]
-        assert (states != State.GONE).all(), f"discard of entries already gone {entries[states == State.GONE].tolist()[:8]}"
+        assert (states != State.GONE).all(), (
+            f"discard of entries already gone {entries[states == State.GONE].tolist()[:8]}"
+        )
         filling = entries[states == State.FILLING]
         self.pins[filling] = 1
         ready = entries[states == State.READY]

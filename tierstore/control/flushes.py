@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tierstore.types import CopyJob, JobId, Outcome, TierName
+from tierstore.control.jobs import Life
+from tierstore.layout import KVLayout
+from tierstore.types import CopyJob, Generation, JobId, Outcome, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord, Request
     from tierstore.control.mind import Mind
     from tierstore.types import Int64Array, Plan
 
-__all__ = ["Flushes"]
+__all__ = ["NO_LIFE", "Flushes"]
+
+NO_LIFE = Life(Generation(-1, b"", 0, KVLayout.opaque(block_nbytes=1)), slot_class=-1, block_nbytes=0)
+"""A flush belongs to no namespace."""
 
 
 class Flushes:
     """Flushes under way, each with the jobs it still waits for."""
+
+    verb = ""
 
     def __init__(self, mind: Mind) -> None:
         self._mind = mind

@@ -16,6 +16,7 @@ import numpy as np
 
 from tierstore.control.directory import PREFETCHED
 from tierstore.control.entry import State
+from tierstore.metrics import Metric
 from tierstore.types import Outcome, Priority, TierName
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ __all__ = ["Gets"]
 
 class Gets:
     """The story of a get, and of the loads and reads that serve it."""
+
+    verb = "get"
 
     def __init__(self, mind: Mind) -> None:
         self._mind = mind
@@ -49,7 +52,6 @@ class Gets:
                 missing = missing[: len(pages)]
                 mind.host.unpin(life.slot_class, entries[ready[ready >= run]])
                 ready = ready[ready < run]
-                mind.metrics.add_shortened(hi - lo - run)
             mind.host.occupy(entries[missing], pages)
         request.entries[lo : lo + run] = entries[:run]
         request.ready[lo + ready] = True
@@ -70,12 +72,12 @@ class Gets:
         flags = directory.flags[used]
         prefetched = flags & PREFETCHED
         if prefetched.any():
-            metrics.prefetch_useful += int(np.count_nonzero(prefetched))
+            metrics.add(Metric.PREFETCHED_BLOCKS, int(np.count_nonzero(prefetched)), "useful")
             directory.flags[used] = flags & ~PREFETCHED
         used = entries[np.concatenate([ready, missing])] if len(missing) else used
         directory.hits[used] = np.minimum(directory.hits[used], 0xFFFE) + 1
-        metrics.host_hits += len(ready)
-        metrics.ssd_hits += len(missing)
+        metrics.add(Metric.HIT_BLOCKS, len(ready), TierName.HOST)
+        metrics.add(Metric.HIT_BLOCKS, len(missing), TierName.SSD)
 
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
         """Pin what came; stop before what did not."""
@@ -119,8 +121,6 @@ class Gets:
             mind.directory.flags[good] |= PREFETCHED
             mind.prefetch_inflight_nbytes -= len(entries) * life.block_nbytes
         corrupt = entries[outcomes == Outcome.CORRUPT]
-        mind.metrics.corrupt += len(corrupt)
-        mind.metrics.io_errors += int(np.count_nonzero(outcomes == Outcome.IO_ERROR))
         mind.wake(record, plan, now)
         mind.host.failed(life.slot_class, bad)
         mind.host.unpin(life.slot_class, entries[gone])

@@ -13,13 +13,15 @@ import numpy as np
 
 from tierstore.control.directory import PREFETCHED
 from tierstore.control.entry import State
-from tierstore.types import PAGE_NBYTES
+from tierstore.metrics import Metric
+from tierstore.types import PAGE_NBYTES, TierName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tierstore.control.directory import Directory
     from tierstore.control.slabs import SlotAllocator
+    from tierstore.metrics import Metrics
     from tierstore.policy.base import EvictionPolicy
     from tierstore.types import Int32Array
 
@@ -41,23 +43,29 @@ class HostRoom:
         directory: Whose host columns it changes.
         slots: The pool, cut.
         new_policy: Makes the eviction policy of one slot class, over the directory's entries.
+        metrics: Counted into.
     """
 
     def __init__(
-        self, directory: Directory, slots: SlotAllocator, new_policy: Callable[[int], EvictionPolicy]
+        self,
+        directory: Directory,
+        slots: SlotAllocator,
+        new_policy: Callable[[int], EvictionPolicy],
+        metrics: Metrics,
     ) -> None:
         self._directory = directory
         self.slots = slots
         self._new_policy = new_policy
         self._policies: list[EvictionPolicy] = []
+        self._slot_nbytes: dict[int, int] = {}
         self._entry_at = np.zeros(slots.capacity_slabs * slots.slab_nbytes // PAGE_NBYTES, np.int32)
         self._draining: tuple[int, int] | None = None  # slab, the class it leaves
-        self.evicted_blocks = 0
-        self.wasted_prefetches = 0
+        self._metrics = metrics
 
     def open_class(self, slot_nbytes: int) -> int:
         """The class of a slot size; ConfigError where the pool cannot hold such slots."""
         slot_class = self.slots.open_class(slot_nbytes)
+        self._slot_nbytes[slot_class] = slot_nbytes
         while len(self._policies) <= slot_class:
             self._policies.append(self._new_policy(self._directory.capacity))
         return slot_class
@@ -97,9 +105,11 @@ class HostRoom:
         directory = self._directory
         self._policies[slot_class].remove(entries)
         directory.host.evict(entries)
-        self.evicted_blocks += len(entries)
-        self.wasted_prefetches += int(np.count_nonzero(directory.flags[entries] & PREFETCHED))
-        directory.flags[entries] &= ~PREFETCHED
+        self._metrics.add(Metric.EVICTED_BLOCKS, len(entries), TierName.HOST)
+        wasted = int(np.count_nonzero(directory.flags[entries] & PREFETCHED))
+        if wasted:
+            self._metrics.add(Metric.PREFETCHED_BLOCKS, wasted, "wasted")
+            directory.flags[entries] &= ~PREFETCHED
         self._free(slot_class, entries)
 
     def occupy(self, entries: Int32Array, pages: Int32Array) -> None:
@@ -172,6 +182,11 @@ class HostRoom:
             slab = int(self.slots.slab_of(self._directory.host_page[found : found + 1])[0])
             self.slots.begin_drain(slab, slot_class)
             self._draining = (slab, donor)
+
+    @property
+    def used_nbytes(self) -> int:
+        """Bytes of slots in use."""
+        return sum(self.slots.used(slot_class) * nbytes for slot_class, nbytes in self._slot_nbytes.items())
 
     @property
     def draining(self) -> bool:

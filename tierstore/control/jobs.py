@@ -39,6 +39,9 @@ class Life:
 class Story(Protocol):
     """What a request follows: a get, a put, a prefetch or a flush."""
 
+    verb: str
+    """As in the metrics; empty where its blocks are not counted."""
+
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
         """Plan blocks [request.opened, hi)."""
 
@@ -189,4 +192,3 @@ class JobTable:
     def filling(self, tier: TierName) -> set[int]:
         """Entries that jobs in flight fill in `tier`; for checks."""
         return set(self._filling[tier])
-

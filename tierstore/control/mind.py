@@ -13,7 +13,8 @@ import numpy as np
 
 from tierstore.control.entry import State
 from tierstore.control.jobs import JobRecord
-from tierstore.types import CopyJob, Finished, Plan, Priority, RequestId, SyncJob, TierName
+from tierstore.metrics import Metric
+from tierstore.types import CopyJob, Finished, Outcome, Plan, Priority, RequestId, SyncJob, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.directory import Directory
@@ -139,6 +140,11 @@ class Mind:
         plan.jobs.append(job)
         return record
 
+    def not_stored(self, reason: str, num_blocks: int) -> None:
+        """Count blocks that a tier did not take."""
+        if num_blocks:
+            self.metrics.add(Metric.NOT_STORED_BLOCKS, num_blocks, reason)
+
     def sync_job(self, request: Request, plan: Plan) -> None:
         """Plan a sync that the request waits for."""
         job = SyncJob(self.jobs.next_id())
@@ -157,6 +163,13 @@ class Mind:
         """End a request with the outcomes it has."""
         assert not request.done and not request.moving, f"request {request.request_id} ends with copies under way"
         request.done = True
+        verb = request.story.verb
+        if verb:
+            counts = np.bincount(request.outcomes, minlength=len(Outcome)).tolist()
+            for outcome in Outcome:
+                if counts[outcome]:
+                    self.metrics.add(Metric.REQUEST_BLOCKS, counts[outcome], verb, outcome)
+            self.metrics.add(Metric.REQUEST_BYTES, counts[Outcome.OK] * request.life.block_nbytes, verb)
         plan.finished.append(Finished(request.request_id, request.leading(), request.outcomes))
 
     def lift(self, job_ids: list[JobId], plan: Plan) -> None:
@@ -165,3 +178,13 @@ class Mind:
             job = self.jobs.get(job_id).job
             if isinstance(job, CopyJob) and job.src is TierName.SSD and job.priority is not Priority.GET:
                 plan.lifts.append(job_id)
+
+    def gauge(self) -> None:
+        """Bring the gauges up to date."""
+        metrics, directory = self.metrics, self.directory
+        used_nbytes = self.host.used_nbytes
+        metrics.set(Metric.HOST_PINNED_BLOCKS, int(np.count_nonzero(directory.host.pins[: directory.high_water])))
+        metrics.set(Metric.HOST_USED_BYTES, used_nbytes)
+        metrics.set(Metric.HOST_FREE_BYTES, self.host.slots.capacity_slabs * self.host.slots.slab_nbytes - used_nbytes)
+        if self.ssd is not None:
+            metrics.set(Metric.SSD_FREE_BYTES, self.ssd.free_nbytes)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tierstore.control.directory import Directory
 from tierstore.control.entry import State
-from tierstore.control.flushes import Flushes
+from tierstore.control.flushes import NO_LIFE, Flushes
 from tierstore.control.gets import Gets
 from tierstore.control.host_room import HostRoom
 from tierstore.control.index import as_keys
@@ -25,7 +25,9 @@ from tierstore.control.prefetch import Prefetches
 from tierstore.control.puts import Puts
 from tierstore.control.ssd_room import SsdRoom
 from tierstore.control.upkeep import Upkeep
+from tierstore.metrics import Metric
 from tierstore.types import (
+    HASH_NBYTES,
     CopyJob,
     CopyResult,
     DiscardJob,
@@ -48,6 +50,13 @@ if TYPE_CHECKING:
     from tierstore.types import UInt8Array
 
 __all__ = ["SLICE_BLOCKS", "Planner"]
+
+_LINK_NAMES = {
+    (TierName.HOST, TierName.DEVICE): "load",
+    (TierName.DEVICE, TierName.HOST): "store",
+    (TierName.SSD, TierName.HOST): "ssd-read",
+    (TierName.HOST, TierName.SSD): "ssd-write",
+}
 
 SLICE_BLOCKS = 512
 """Blocks planned in one lock hold."""
@@ -78,8 +87,8 @@ class Planner:
         reclaim_below_nbytes: int | None,
     ) -> None:
         directory = Directory(capacity)
-        host = HostRoom(directory, slots, new_policy)
-        ssd = None if reclaim_below_nbytes is None else SsdRoom(directory, reclaim_below_nbytes)
+        host = HostRoom(directory, slots, new_policy, metrics)
+        ssd = None if reclaim_below_nbytes is None else SsdRoom(directory, reclaim_below_nbytes, metrics)
         self._mind = Mind(directory, host, ssd, JobTable(), limits, metrics)
         self._gets = Gets(self._mind)
         self._puts = Puts(self._mind, admission)
@@ -112,6 +121,11 @@ class Planner:
             slot_class = self._mind.host.open_class(slot_nbytes)
             self._lives[generation.number] = Life(generation, slot_class, generation.layout.block_nbytes)
 
+    def adopt_files(self, files: list[int]) -> None:
+        """Make chunk files of an earlier run known, oldest first, before any of their blocks."""
+        assert self._mind.ssd is not None, "files recovered without an SSD tier"
+        self._mind.ssd.adopt_files(files)
+
     def end_life(self, number: int) -> None:
         """End a generation: no verb sees its blocks from now on; `tend` drops them in slices."""
         self._upkeep.reap(self._lives[number])
@@ -121,7 +135,7 @@ class Planner:
         directory, ssd = self._mind.directory, self._mind.ssd
         assert ssd is not None, "blocks recovered without an SSD tier"
         keys = as_keys(hashes)
-        new = directory.find(number, keys) < 0
+        new = (directory.find(number, keys) < 0) & ssd.known(extents.file)
         new[np.flatnonzero(new)[directory.room :]] = False
         entries = directory.add(number, keys[new])
         ssd.reserve(entries)
@@ -140,11 +154,14 @@ class Planner:
         """Blocks from the first that are HIT without a hole, given uint8[n, 32] of one slice."""
         host, ssd = self._mind.states(self._mind.directory.find(number, as_keys(hashes)))
         hit = (host == State.READY) | ((ssd == State.READY) & (host != State.FILLING))
-        return len(hit) if hit.all() else int(hit.argmin())
+        run = len(hit) if hit.all() else int(hit.argmin())
+        self._mind.metrics.add(Metric.LOOKUP_BLOCKS, len(hit))
+        self._mind.metrics.add(Metric.LOOKUP_HIT_BLOCKS, run)
+        return run
 
     def get(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
         """Open a get of uint8[n, 32] distinct hashes in prefix order; None where too many requests are open."""
-        return self._open(self._gets, number, hashes, deadline=deadline, priority=Priority.GET)
+        return self._open(self._gets, self._lives[number], hashes, deadline=deadline, priority=Priority.GET)
 
     def put(
         self,
@@ -156,7 +173,7 @@ class Planner:
         deadline: float = math.inf,
     ) -> Request | None:
         """Open a put; `parents` is uint8[n, 32], each block's predecessor."""
-        request = self._open(self._puts, number, hashes, deadline=deadline, priority=Priority.WRITE_BACK)
+        request = self._open(self._puts, self._lives[number], hashes, deadline=deadline, priority=Priority.WRITE_BACK)
         if request is not None:
             request.parents = parents
             request.durable = durable
@@ -164,12 +181,11 @@ class Planner:
 
     def prefetch(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
         """Open a prefetch."""
-        return self._open(self._prefetches, number, hashes, deadline=deadline, priority=Priority.PREFETCH)
+        return self._open(self._prefetches, self._lives[number], hashes, deadline=deadline, priority=Priority.PREFETCH)
 
-    def flush(self, number: int, deadline: float = math.inf) -> Request | None:
-        """Open a flush; any generation will do."""
-        nothing = np.empty((0, 32), np.uint8)
-        request = self._open(self._flushes, number, nothing, deadline=deadline, priority=Priority.WRITE_BACK)
+    def flush(self) -> Request | None:
+        """Open a flush."""
+        request = self._open(self._flushes, NO_LIFE, np.empty((0, HASH_NBYTES), np.uint8), priority=Priority.WRITE_BACK)
         if request is not None:
             request.outcomes = np.full(1, Outcome.MISS, np.uint8)
             request.stop = 1
@@ -178,11 +194,11 @@ class Planner:
     def _open(
         self,
         story: Gets | Puts | Prefetches | Flushes,
-        number: int,
+        life: Life,
         hashes: UInt8Array,
         *,
-        deadline: float,
         priority: Priority,
+        deadline: float = math.inf,
     ) -> Request | None:
         if len(self._requests) >= self._mind.limits.requests_max:
             return None
@@ -191,7 +207,7 @@ class Planner:
         request = Request(
             request_id=RequestId(self._last_request_id),
             story=story,
-            life=self._lives[number],
+            life=life,
             hashes=hashes,
             parents=hashes,
             deadline=deadline,
@@ -223,7 +239,7 @@ class Planner:
         record = mind.jobs.close(result.job_id, fills, job.entries if isinstance(job, CopyJob) else None)
         record.outcomes = result.outcomes
         if isinstance(job, CopyJob):
-            mind.metrics.add_job(job, result)
+            self._count_job(job, result)
             if job.dst is TierName.DEVICE:
                 self._gets.loaded(record, result.outcomes, plan, now)
             elif job.src is TierName.DEVICE:
@@ -240,6 +256,19 @@ class Planner:
         self._flushes.ended(result.job_id, plan)
         self._prefetches.pump(plan, now)
         return self._closed(plan)
+
+    def _count_job(self, job: CopyJob, result: CopyResult) -> None:
+        metrics, link = self._mind.metrics, _LINK_NAMES[job.src, job.dst]
+        counts = np.bincount(result.outcomes, minlength=len(Outcome)).tolist()
+        for outcome in Outcome:
+            if counts[outcome]:
+                metrics.add(Metric.LINK_BLOCKS, counts[outcome], link, outcome)
+        metrics.add(Metric.LINK_BYTES, counts[Outcome.OK] * job.generation.layout.block_nbytes, link)
+        metrics.observe(Metric.LINK_JOB_SECONDS, result.seconds, link)
+
+    def gauge(self) -> None:
+        """Bring the gauges of the metrics up to date; costs a pass over the pins."""
+        self._mind.gauge()
 
     def cancel(self, request_id: RequestId, now: float) -> Plan:
         """Withdraw a request; it ends at once, or when the last copy that touches the caller's memory has."""
@@ -282,6 +311,7 @@ class Planner:
     def _closed(self, plan: Plan) -> Plan:
         for finished in plan.finished:
             del self._requests[finished.request_id]
+        plan.due = self._upkeep.due
         return plan
 
     def check(self) -> None:

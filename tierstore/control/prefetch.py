@@ -14,6 +14,7 @@ import numpy as np
 
 from tierstore.control.entry import State
 from tierstore.control.host_room import tick
+from tierstore.metrics import Metric
 from tierstore.types import CopyJob, Outcome, Priority, TierName
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ __all__ = ["Prefetches"]
 
 class Prefetches:
     """The queue of prefetches, nearest deadline first."""
+
+    verb = "prefetch"
 
     def __init__(self, mind: Mind) -> None:
         self._mind = mind
@@ -45,7 +48,9 @@ class Prefetches:
         while self._queue:
             request = self._queue[0][2]
             block_nbytes, inflight_nbytes = request.life.block_nbytes, mind.prefetch_inflight_nbytes
-            budget = max(mind.limits.prefetch_inflight_nbytes_max - inflight_nbytes, 0 if inflight_nbytes else block_nbytes)
+            budget = max(
+                mind.limits.prefetch_inflight_nbytes_max - inflight_nbytes, 0 if inflight_nbytes else block_nbytes
+            )
             if not request.done and request.frontier < request.stop:
                 if request.frontier >= request.opened or budget < block_nbytes:
                     return
@@ -109,7 +114,7 @@ class Prefetches:
         mind = self._mind
         unknown = np.flatnonzero(request.outcomes == Outcome.MISS)
         request.outcomes[unknown] = outcome
-        mind.metrics.prefetch_cancelled += len(unknown)
+        mind.metrics.add(Metric.PREFETCHED_BLOCKS, len(unknown), "cancelled")
         mind.resolve(request, plan)
         for record in mind.jobs.records():
             job = record.job

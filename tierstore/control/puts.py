@@ -31,6 +31,8 @@ __all__ = ["Puts"]
 class Puts:
     """The story of a put, and of the stores and writes that serve it."""
 
+    verb = "put"
+
     def __init__(self, mind: Mind, admission: AdmissionPolicy) -> None:
         self._mind = mind
         self._admission = admission
@@ -66,10 +68,10 @@ class Puts:
         fits = len(missing)
         if int(np.count_nonzero(unknown)) > mind.directory.room:
             fits = int(np.searchsorted(np.cumsum(unknown), mind.directory.room, side="right"))
-            mind.metrics.add_not_stored("index_full", len(missing) - fits)
+            mind.not_stored("index_full", len(missing) - fits)
         pages = mind.host.take(life.slot_class, fits)
         if len(pages) < fits:
-            mind.metrics.add_not_stored("pool_full", fits - len(pages))
+            mind.not_stored("pool_full", fits - len(pages))
             fits = len(pages)
         request.outcomes[lo + missing[fits:]] = Outcome.REJECTED
         taken, new = missing[:fits], missing[:fits][unknown[:fits]]
@@ -123,10 +125,10 @@ class Puts:
         entries = request.entries[wanted]
         hits = mind.directory.hits[entries].astype(np.int32)
         admitted = wanted[self._admission.admit(entries, hits, TierName.SSD, block_nbytes)]
-        mind.metrics.add_not_stored("not_admitted", len(wanted) - len(admitted))
+        mind.not_stored("not_admitted", len(wanted) - len(admitted))
         room = (mind.limits.write_inflight_nbytes_max - mind.write_inflight_nbytes) // block_nbytes
         fits = max(0, min(len(admitted), room))
-        mind.metrics.add_not_stored("write_queue_full", len(admitted) - fits)
+        mind.not_stored("write_queue_full", len(admitted) - fits)
         return admitted[:fits]
 
     def written(self, record: JobRecord, job: CopyJob, result: CopyResult, plan: Plan, now: float) -> None:
@@ -143,8 +145,7 @@ class Puts:
         if result.dst_free_nbytes is not None:
             ssd.free_nbytes = result.dst_free_nbytes
         mind.write_inflight_nbytes -= len(entries) * request.life.block_nbytes
-        mind.metrics.add_not_stored("write_refused", int(np.count_nonzero(outcomes == Outcome.REJECTED)))
-        mind.metrics.io_errors += int(np.count_nonzero(outcomes == Outcome.IO_ERROR))
+        mind.not_stored("write_refused", int(np.count_nonzero(outcomes == Outcome.REJECTED)))
         mind.host.unpin(request.life.slot_class, entries)
         mind.wake(record, plan, now)
         mind.directory.release(entries)

@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.control.entry import State
+from tierstore.metrics import Metric
+from tierstore.types import TierName
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tierstore.control.directory import Directory
+    from tierstore.metrics import Metrics
     from tierstore.types import Extents, Int32Array
 
 __all__ = ["SsdRoom"]
@@ -39,15 +44,16 @@ class SsdRoom:
     Args:
         directory: Whose SSD columns it changes.
         reclaim_below_nbytes: Reclaim the oldest file when the tier can take less than this.
+        metrics: Counted into.
     """
 
-    def __init__(self, directory: Directory, reclaim_below_nbytes: int) -> None:
+    def __init__(self, directory: Directory, reclaim_below_nbytes: int, metrics: Metrics) -> None:
         self._directory = directory
         self._reclaim_below_nbytes = reclaim_below_nbytes
         self._files: dict[int, _Ledger] = {}
         self._leaving: int | None = None
         self.free_nbytes = reclaim_below_nbytes
-        self.reclaimed_files = 0
+        self._metrics = metrics
 
     def reserve(self, entries: Int32Array) -> None:
         """ABSENT → FILLING: a write is promised."""
@@ -62,6 +68,15 @@ class SsdRoom:
         for file in dict.fromkeys(files.tolist()):
             ledger = self._files.setdefault(file, _Ledger())
             ledger.batches.append(entries[files == file])
+
+    def adopt_files(self, files: list[int]) -> None:
+        """Enter files that an earlier run wrote, oldest first."""
+        for file in files:
+            self._files.setdefault(file, _Ledger())
+
+    def known(self, files: Int32Array) -> NDArray[np.bool_]:
+        """Which of these files are still here and staying."""
+        return np.isin(files, [file for file in self._files if file != self._leaving])
 
     def failed(self, entries: Int32Array) -> None:
         """FILLING → ABSENT. The caller releases the entries."""
@@ -127,6 +142,7 @@ class SsdRoom:
                 batch = batch[:budget]
             budget -= len(batch)
             live = batch[(directory.ssd.state[batch] == State.READY) & (directory.ssd_file[batch] == file)]
+            self._metrics.add(Metric.EVICTED_BLOCKS, len(live), TierName.SSD)
             self.discard(live)
             directory.release(live)
 
@@ -134,7 +150,7 @@ class SsdRoom:
         """The tier has given the file back."""
         del self._files[file]
         self._leaving = None
-        self.reclaimed_files += 1
+        self._metrics.add(Metric.RECLAIMED_FILES, 1)
         if free_nbytes is not None:
             self.free_nbytes = free_nbytes
 

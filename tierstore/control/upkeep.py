@@ -34,9 +34,10 @@ class Upkeep:
         self._reaping.append((life, 0))
 
     @property
-    def reaping(self) -> bool:
-        """Whether blocks of old generations are still held."""
-        return bool(self._reaping)
+    def due(self) -> bool:
+        """Whether a step might get something done."""
+        ssd = self._mind.ssd
+        return bool(self._reaping) or self._mind.host.draining or (ssd is not None and ssd.reclaiming)
 
     def step(self, plan: Plan) -> bool:
         """Do one bounded slice of what is due; True while there is more that can be done now."""

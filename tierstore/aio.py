@@ -1,0 +1,102 @@
+"""The store for asyncio: the same verbs, awaited, on the caller's loop, with no thread and no loop of its own.
+
+A cancelled call returns only once no copy can touch the caller's memory any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tierstore.store import NamespaceHandle, Store
+
+if TYPE_CHECKING:
+    from tierstore.config import StoreConfig
+    from tierstore.keys import Namespace
+    from tierstore.transfer.future import Transfer, TransferResult
+    from tierstore.types import Presence, UInt8Array
+
+__all__ = ["AsyncNamespaceHandle", "AsyncStore"]
+
+
+class AsyncStore:
+    """A `Store` whose verbs are awaited. Takes the same arguments; construction blocks."""
+
+    def __init__(self, config: StoreConfig | str | os.PathLike[str] | None = None, **settings: object) -> None:
+        self.store = Store(config, **settings)
+
+    async def namespace(self, namespace: Namespace) -> AsyncNamespaceHandle:
+        """See `Store.namespace`; the manifest is written on the loop's executor."""
+        return AsyncNamespaceHandle(await asyncio.to_thread(self.store.namespace, namespace))
+
+    async def flush(self) -> TransferResult:
+        """See `Store.flush`."""
+        return await settled(self.store.flush())
+
+    async def close(self) -> None:
+        """See `Store.close`; waits on the loop's executor."""
+        await asyncio.to_thread(self.store.close)
+
+    async def __aenter__(self) -> AsyncStore:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncNamespaceHandle:
+    """The verbs of `NamespaceHandle`, awaited; arguments and errors are the same."""
+
+    def __init__(self, handle: NamespaceHandle) -> None:
+        self.handle = handle
+
+    def lookup(self, hashes: Sequence[bytes] | UInt8Array) -> int:
+        """See `NamespaceHandle.lookup`; answered from memory, so there is nothing to await."""
+        return self.handle.lookup(hashes)
+
+    def presence(self, hashes: Sequence[bytes] | UInt8Array) -> list[Presence]:
+        """See `NamespaceHandle.presence`."""
+        return self.handle.presence(hashes)
+
+    async def put(self, hashes: Sequence[bytes] | UInt8Array, buffers: Any, **options: Any) -> TransferResult:
+        """See `NamespaceHandle.put`."""
+        return await settled(self.handle.put(hashes, buffers, **options))
+
+    async def get(self, hashes: Sequence[bytes] | UInt8Array, buffers: Any, **options: Any) -> TransferResult:
+        """See `NamespaceHandle.get`."""
+        return await settled(self.handle.get(hashes, buffers, **options))
+
+    async def prefetch(self, hashes: Sequence[bytes] | UInt8Array, **options: Any) -> TransferResult:
+        """See `NamespaceHandle.prefetch`."""
+        return await settled(self.handle.prefetch(hashes, **options))
+
+    def delete(self, hashes: Sequence[bytes] | UInt8Array) -> int:
+        """See `NamespaceHandle.delete`; in memory, so there is nothing to await."""
+        return self.handle.delete(hashes)
+
+    async def clear(self) -> None:
+        """See `NamespaceHandle.clear`; the manifest is written on the loop's executor."""
+        await asyncio.to_thread(self.handle.clear)
+
+
+async def settled(transfer: Transfer) -> TransferResult:
+    """Await a transfer; cancelled, withdraw it and wait until no copy touches its memory, then be cancelled."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def end(_transfer: Transfer) -> None:
+        loop.call_soon_threadsafe(ended.set)
+
+    transfer.add_done_callback(end)
+    try:
+        await ended.wait()
+    except asyncio.CancelledError:
+        transfer.cancel()
+        await ended.wait()
+        raise
+    return transfer.result(0)

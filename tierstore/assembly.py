@@ -1,0 +1,158 @@
+"""Builds a store's floors from its configuration, bottom up, and takes them down in the other order.
+
+Called by `tierstore.store` alone. Whatever fails on the way up takes what was built down again, so that a
+refused store leaves no memory, thread, lock or file behind.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from tierstore import registry
+from tierstore.control.mind import Limits
+from tierstore.control.planner import Planner
+from tierstore.control.slabs import SLABS_MIN, SlotAllocator
+from tierstore.metrics import Metrics
+from tierstore.tiers.host_pool import HostPool
+from tierstore.tiers.manifest import Manifest
+from tierstore.tiers.ssd import SsdTier, default_file_nbytes
+from tierstore.transfer.device_link import DeviceLink
+from tierstore.transfer.engine import Engine, Links
+from tierstore.transfer.tier_link import ReadLink, WriteLink
+from tierstore.types import PAGE_NBYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tierstore.codec.base import Codec
+    from tierstore.config import StoreConfig
+    from tierstore.device.base import Device
+    from tierstore.disk.base import Disk
+    from tierstore.policy.base import AdmissionPolicy, EvictionPolicy
+    from tierstore.tiers.base import Recovered
+    from tierstore.transfer.base import CallerMemory
+    from tierstore.types import RequestId
+
+__all__ = ["House", "build"]
+
+_SLAB_NBYTES = 64 << 20
+_TIER_JOBS_MAX = 1 << 16
+_HOST_BLOCK_NBYTES = 16 << 10
+_SSD_BLOCK_NBYTES = 32 << 10
+_ENTRIES_MAX = 1 << 26
+
+
+@dataclass(slots=True)
+class House:
+    """A store's floors, standing.
+
+    Attributes:
+        device: Whose pages are copied.
+        pool: The host pool.
+        engine: The engine.
+        metrics: Counted under the engine's lock.
+        manifest: The SSD folder's; None without one.
+        recovered: Blocks of an earlier run by namespace fingerprint, until the namespace is opened.
+        closing: Takes everything down.
+    """
+
+    device: Device
+    pool: HostPool
+    engine: Engine
+    metrics: Metrics
+    manifest: Manifest | None
+    recovered: dict[bytes, list[Recovered]]
+    closing: ExitStack
+
+
+def build(config: StoreConfig) -> House:
+    """Build every floor. Blocks: takes the pool's memory and scans the SSD folder.
+
+    Raises:
+        TierstoreError: As the part that cannot be built says.
+    """
+    with ExitStack() as stack:
+        pool_nbytes = config.host.size // PAGE_NBYTES * PAGE_NBYTES
+        slots = SlotAllocator(pool_nbytes=pool_nbytes, slab_nbytes=_slab_nbytes(config, pool_nbytes))
+        device = cast("Callable[[], Device]", registry.load("devices", config.device.name))()
+        pool = HostPool(pool_nbytes)
+        stack.callback(pool.close)
+        stack.callback(device.pin(pool.view))
+        if config.host.populate:
+            pool.populate(0, pool_nbytes)
+        metrics = Metrics()
+        manifest, tier = _open_ssd(config, pool, stack) if config.ssd.enabled else (None, None)
+        recovered: dict[bytes, list[Recovered]] = {}
+        files: dict[int, None] = {}
+        if tier is not None:
+            for batch in tier.recover():
+                recovered.setdefault(batch.fingerprint, []).append(batch)
+                files.update(dict.fromkeys(batch.extents.file.tolist()))
+        num_recovered = sum(len(batch.hashes) for batches in recovered.values() for batch in batches)
+        planner = _planner(config, slots, metrics, num_recovered=num_recovered)
+        if files:
+            planner.adopt_files(list(files))
+        memory: dict[RequestId, CallerMemory] = {}
+        links = Links(
+            load=DeviceLink(device, pool.view, memory, "load"),
+            store=DeviceLink(device, pool.view, memory, "store"),
+            read=None if tier is None else _read_link(tier, config),
+            write=None if tier is None else WriteLink(tier, name="ssd-write", capacity=_TIER_JOBS_MAX),
+        )
+        engine = Engine(planner, links, memory)
+        stack.callback(engine.close)
+        return House(device, pool, engine, metrics, manifest, recovered, stack.pop_all())
+
+
+def _open_ssd(config: StoreConfig, pool: HostPool, stack: ExitStack) -> tuple[Manifest, SsdTier]:
+    disk = cast("Callable[[str | None], Disk]", registry.load("disks", "posix"))(config.ssd.dir)
+    manifest = Manifest.open(disk)
+    stack.callback(manifest.close)
+    tier = SsdTier(
+        disk,
+        pool.view,
+        manifest,
+        capacity_nbytes=config.ssd.size,
+        free_floor_nbytes=config.ssd.free_floor,
+        file_nbytes=config.ssd.file_size,
+        codec=cast("Callable[[], Codec]", registry.load("codecs", config.codec.name))(),
+    )
+    stack.callback(tier.close)
+    return manifest, tier
+
+
+def _read_link(tier: SsdTier, config: StoreConfig) -> ReadLink:
+    return ReadLink(tier, name="ssd-read", threads=config.ssd.read_threads, capacity=_TIER_JOBS_MAX)
+
+
+def _planner(config: StoreConfig, slots: SlotAllocator, metrics: Metrics, *, num_recovered: int) -> Planner:
+    """The mind, with limits that are shares of the pool where none are set."""
+    pool_nbytes = slots.capacity_slabs * slots.slab_nbytes
+    limits = Limits(
+        requests_max=config.links.requests_max,
+        read_batch_nbytes=config.links.read_batch,
+        write_inflight_nbytes_max=config.links.write_inflight or pool_nbytes // 4,
+        prefetch_inflight_nbytes_max=pool_nbytes // 4 if config.prefetch.inflight is None else config.prefetch.inflight,
+        cold_seconds=config.prefetch.cold_seconds,
+    )
+    ssd_nbytes = config.ssd.size if config.ssd.enabled else 0
+    capacity = min(pool_nbytes // _HOST_BLOCK_NBYTES + ssd_nbytes // _SSD_BLOCK_NBYTES, _ENTRIES_MAX)
+    file_nbytes = config.ssd.file_size or default_file_nbytes(config.ssd.size)
+    return Planner(
+        capacity=max(capacity, num_recovered + pool_nbytes // PAGE_NBYTES // 2, 1024),
+        slots=slots,
+        new_policy=cast("Callable[[int], EvictionPolicy]", registry.load("policies", config.policy.name)),
+        admission=cast("Callable[[], AdmissionPolicy]", registry.load("admissions", config.admission.name))(),
+        limits=limits,
+        metrics=metrics,
+        reclaim_below_nbytes=file_nbytes if config.ssd.enabled else None,
+    )
+
+
+def _slab_nbytes(config: StoreConfig, pool_nbytes: int) -> int:
+    """As set, or 64 MiB, less where the pool is small."""
+    if config.host.slab_size is not None:
+        return config.host.slab_size
+    return max(PAGE_NBYTES, min(_SLAB_NBYTES, pool_nbytes // SLABS_MIN // PAGE_NBYTES * PAGE_NBYTES))

@@ -1,0 +1,60 @@
+"""The seam between the engine and what moves blocks: a link, one way between two neighbouring tiers.
+
+Called by the engine outside its lock. A link never blocks its caller, answers every job it took exactly
+once, on a thread of its own, and owns the threads or the stream it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import numpy as np
+
+from tierstore.types import CopyJob, CopyResult, Outcome
+
+if TYPE_CHECKING:
+    from tierstore.device.base import Event, Pages
+    from tierstore.types import Int64Array, Job, JobId
+
+__all__ = ["CallerMemory", "Done", "Link", "ended"]
+
+Done: TypeAlias = Callable[[CopyResult], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallerMemory:
+    """What a request copies from or to; held until the request has ended.
+
+    Attributes:
+        pages: The caller's pages.
+        block_ids: int64[n]; the row of each block of the request; None where block i is row i.
+        after: A copy starts only after this event; None where the memory is ready now.
+    """
+
+    pages: Pages
+    block_ids: Int64Array | None = None
+    after: Event | None = None
+
+
+class Link(Protocol):
+    """Moves blocks one way."""
+
+    def submit(self, job: Job, done: Done) -> bool:
+        """Take a job; False where there is no room for it, and then `done` is never called. Never blocks."""
+
+    def lift(self, job_id: JobId) -> None:
+        """Serve a queued job before others of its kind; nothing happens where it is not queued any more."""
+
+    def withdraw(self, job_id: JobId) -> None:
+        """Answer a job CANCELLED if it is still queued."""
+
+    def close(self) -> None:
+        """Finish what was taken and end the threads. Blocks."""
+
+
+def ended(job: Job, outcome: Outcome) -> CopyResult:
+    """The result of a job that ended the same way for every block."""
+    count = len(job) if isinstance(job, CopyJob) else 1
+    return CopyResult(job.job_id, np.full(count, outcome, np.uint8))

@@ -1,0 +1,88 @@
+"""Loads and stores: copies between a request's pages and host slots, on one stream of the device.
+
+Enqueues only. A store starts after the producer's event; a result is reported from the stream's own
+thread, once every copy before it has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from tierstore.errors import TierstoreError
+from tierstore.transfer.base import ended
+from tierstore.types import CopyJob, CopyResult, Outcome, TierName
+
+if TYPE_CHECKING:
+    from tierstore.device.base import Device
+    from tierstore.transfer.base import CallerMemory, Done
+    from tierstore.types import Job, JobId, RequestId, UInt8Array
+
+__all__ = ["DeviceLink"]
+
+_JOBS_MAX = 1024
+"""Copies enqueued at once; a stream holds a few calls for each."""
+
+_logger = logging.getLogger(__name__)
+
+
+class DeviceLink:
+    """One direction between the device and the host pool.
+
+    Args:
+        device: Whose stream it uses.
+        pool: uint8[pool_nbytes].
+        memory: The pages of every open request; the engine's own mapping, read here.
+        name: ``"load"`` or ``"store"``; names the stream's thread.
+    """
+
+    def __init__(self, device: Device, pool: UInt8Array, memory: Mapping[RequestId, CallerMemory], name: str) -> None:
+        self._device = device
+        self._pool = pool
+        self._memory = memory
+        self._stream = device.new_stream(name)
+        self._inflight: set[JobId] = set()
+
+    def submit(self, job: Job, done: Done) -> bool:
+        """Enqueue the copy; its end is reported from the stream."""
+        assert isinstance(job, CopyJob), f"a device link moves blocks, not {job!r}"
+        if len(self._inflight) >= _JOBS_MAX:
+            return False
+        self._inflight.add(job.job_id)
+        memory = self._memory[job.request_id]
+        if memory.after is not None:
+            self._stream.wait(memory.after)
+        load = job.dst is TierName.DEVICE
+        slots, rows = (job.src_locations, job.dst_locations) if load else (job.dst_locations, job.src_locations)
+        block_ids = rows if memory.block_ids is None else memory.block_ids[rows]  # type: ignore[index]
+        copy = self._device.load if load else self._device.store
+        begun = time.perf_counter()
+        try:
+            copy(self._pool, slots, memory.pages, block_ids, self._stream)  # type: ignore[arg-type]
+        except TierstoreError as error:
+            _logger.error("blocks not copied: %s", error)
+            self._inflight.discard(job.job_id)
+            done(ended(job, Outcome.IO_ERROR))
+            return True
+        self._stream.call(self._report(job, done, begun))
+        return True
+
+    def _report(self, job: CopyJob, done: Done, begun: float) -> Callable[[], None]:
+        def report() -> None:
+            self._inflight.discard(job.job_id)
+            result = ended(job, Outcome.OK)
+            done(CopyResult(result.job_id, result.outcomes, seconds=time.perf_counter() - begun))
+
+        return report
+
+    def lift(self, job_id: JobId) -> None:
+        """A stream keeps its order."""
+
+    def withdraw(self, job_id: JobId) -> None:
+        """What is enqueued runs."""
+
+    def close(self) -> None:
+        """Finish the stream."""
+        self._stream.close()

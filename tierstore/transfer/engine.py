@@ -1,0 +1,257 @@
+"""The engine: the one lock, around the planner. Verbs in, jobs to links, results back, transfers resolved.
+
+Under the lock nothing but the planner runs: no I/O, no device call, no callback, no logging. Jobs are
+submitted and transfers resolved outside it. Called by the store and by link threads.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.planner import SLICE_BLOCKS
+from tierstore.errors import ClosedError
+from tierstore.transfer.base import ended
+from tierstore.transfer.future import Transfer
+from tierstore.transfer.timer import Timer
+from tierstore.types import CopyJob, Outcome, TierName
+
+if TYPE_CHECKING:
+    from tierstore.control.jobs import Request
+    from tierstore.control.planner import Planner
+    from tierstore.transfer.base import CallerMemory, Link
+    from tierstore.types import CopyResult, Extents, Generation, Job, Plan, Presence, RequestId, UInt8Array
+
+__all__ = ["Engine", "Links"]
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """One link for each way between neighbouring tiers; None below where there is no SSD tier."""
+
+    load: Link
+    store: Link
+    read: Link | None = None
+    write: Link | None = None
+
+    def of(self, job: Job) -> Link:
+        """The link that runs a job."""
+        if not isinstance(job, CopyJob) or job.dst is TierName.SSD:
+            link = self.write
+        elif job.src is TierName.SSD:
+            link = self.read
+        else:
+            link = self.load if job.dst is TierName.DEVICE else self.store
+        assert link is not None, f"no link runs {job!r}"
+        return link
+
+    def all(self) -> list[Link]:
+        """In the order in which they are closed: what feeds others first."""
+        return [link for link in (self.read, self.load, self.store, self.write) if link is not None]
+
+
+class Engine:
+    """Runs the planner's plans.
+
+    Args:
+        planner: The mind; nobody else calls it.
+        links: What moves blocks.
+        memory: The pages of every open request; device links read it.
+        clock: Seconds; deadlines count on it.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        links: Links,
+        memory: dict[RequestId, CallerMemory],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._planner = planner
+        self._links = links
+        self._memory = memory
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._transfers: dict[RequestId, Transfer] = {}
+        self._ids: dict[Transfer, RequestId] = {}
+        self._timer = Timer(clock, self._expire)
+        self._closing = False
+        self._idle = threading.Event()
+
+    @contextmanager
+    def planning(self) -> Iterator[Planner]:
+        """The planner, under the lock; for gauges, checks and opening generations."""
+        with self._lock:
+            yield self._planner
+
+    @property
+    def closed(self) -> bool:
+        """Whether verbs are refused."""
+        return self._closing
+
+    def open_life(self, generation: Generation, slot_nbytes: int) -> None:
+        """See `Planner.open_life`."""
+        with self._lock:
+            self._planner.open_life(generation, slot_nbytes)
+
+    def end_life(self, number: int) -> None:
+        """See `Planner.end_life`; returns once the last block that no copy holds is gone."""
+        with self._lock:
+            self._planner.end_life(number)
+        self._tend()
+
+    def adopt(self, number: int, hashes: UInt8Array, extents: Extents) -> int:
+        """See `Planner.adopt`; in slices."""
+        adopted = 0
+        everything = np.arange(len(hashes))
+        for first in range(0, len(hashes), SLICE_BLOCKS):
+            rows = (everything >= first) & (everything < first + SLICE_BLOCKS)
+            with self._lock:
+                adopted += self._planner.adopt(number, hashes[rows], extents.rows(rows))
+        return adopted
+
+    def leading(self, number: int, hashes: UInt8Array) -> int:
+        """Blocks from the first that are usable without a hole."""
+        self._check_open()
+        for first in range(0, len(hashes), SLICE_BLOCKS):
+            piece = hashes[first : first + SLICE_BLOCKS]
+            with self._lock:
+                run = self._planner.leading(number, piece)
+            if run < len(piece):
+                return first + run
+        return len(hashes)
+
+    def presence(self, number: int, hashes: UInt8Array) -> list[Presence]:
+        """What is known of each block."""
+        self._check_open()
+        found: list[Presence] = []
+        for first in range(0, len(hashes), SLICE_BLOCKS):
+            with self._lock:
+                found += self._planner.lookup(number, hashes[first : first + SLICE_BLOCKS])
+        return found
+
+    def delete(self, number: int, hashes: UInt8Array) -> int:
+        """Make blocks unknown; returns how many were known."""
+        self._check_open()
+        known = 0
+        for first in range(0, len(hashes), SLICE_BLOCKS):
+            with self._lock:
+                known += self._planner.delete(number, hashes[first : first + SLICE_BLOCKS])
+        return known
+
+    def start(
+        self,
+        open_request: Callable[[Planner], Request | None],
+        *,
+        num_blocks: int,
+        block_nbytes: int,
+        memory: CallerMemory | None = None,
+        deadline: float = math.inf,
+    ) -> Transfer:
+        """Open a request and plan it slice by slice. Never waits for a copy.
+
+        Args:
+            open_request: Called under the lock; its None (too many requests are open) is REJECTED.
+            num_blocks: Blocks of the request.
+            block_nbytes: Bytes of each.
+            memory: What device jobs of the request copy from or to.
+            deadline: On the engine's clock.
+        """
+        self._check_open()
+        transfer = Transfer(block_nbytes, self._cancel)
+        with self._lock:
+            request = open_request(self._planner)
+            if request is not None:
+                self._transfers[request.request_id] = transfer
+                self._ids[transfer] = request.request_id
+                if memory is not None:
+                    self._memory[request.request_id] = memory
+        if request is None:
+            transfer.resolve(0, np.full(num_blocks, Outcome.REJECTED, np.uint8))
+            return transfer
+        while True:
+            with self._lock:
+                plan = self._planner.step(request, self._clock())
+            self._run(plan)
+            if request.planned:
+                break
+        if deadline < math.inf and not transfer.done():
+            self._timer.arm(deadline)
+        return transfer
+
+    def _run(self, plan: Plan) -> None:
+        """Carry a plan out. A job that its link has no room for ends REJECTED at once."""
+        refused: list[Job] = [job for job in plan.jobs if not self._links.of(job).submit(job, self.done)]
+        if self._links.read is not None:
+            for job_id in plan.lifts:
+                self._links.read.lift(job_id)
+            for job_id in plan.withdraws:
+                self._links.read.withdraw(job_id)
+        for finished in plan.finished:
+            transfer = self._transfers.pop(finished.request_id)
+            del self._ids[transfer]
+            self._memory.pop(finished.request_id, None)
+            transfer.resolve(finished.leading, finished.outcomes)
+        for job in refused:
+            self.done(ended(job, Outcome.REJECTED))
+        if plan.due:
+            self._tend()
+        if self._closing:
+            self._notice_idle()
+
+    def done(self, result: CopyResult) -> None:
+        """A job has ended. Called by links, on their threads."""
+        with self._lock:
+            plan = self._planner.complete(result, self._clock())
+        self._run(plan)
+
+    def _tend(self) -> None:
+        more = True
+        while more:
+            with self._lock:
+                plan, more = self._planner.tend(self._clock())
+            plan.due = False
+            if plan.jobs or plan.finished:
+                self._run(plan)
+
+    def _cancel(self, transfer: Transfer) -> None:
+        with self._lock:
+            request_id = self._ids.get(transfer)
+            plan = None if request_id is None else self._planner.cancel(request_id, self._clock())
+        if plan is not None:
+            self._run(plan)
+
+    def _expire(self) -> float:
+        with self._lock:
+            plan = self._planner.expire(self._clock())
+            following = self._planner.next_deadline()
+        self._run(plan)
+        return following
+
+    def close(self) -> None:
+        """Refuse new verbs, let what is under way end, close the links. Blocks; a second call does nothing more."""
+        if self._closing:
+            return
+        self._closing = True
+        self._timer.close()
+        self._notice_idle()
+        self._idle.wait()
+        for link in self._links.all():
+            link.close()
+
+    def _notice_idle(self) -> None:
+        with self._lock:
+            idle = self._planner.num_requests == 0 and self._planner.num_jobs == 0
+        if idle:
+            self._idle.set()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ClosedError("the store is closed; open a new Store")

@@ -1,0 +1,98 @@
+"""What a verb returns: a transfer that will have a result. Made by the engine, waited for by callers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tierstore.types import Outcome
+
+if TYPE_CHECKING:
+    from tierstore.types import UInt8Array
+
+__all__ = ["Transfer", "TransferResult"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransferResult:
+    """How a verb ended.
+
+    Attributes:
+        leading: Blocks from the first that are usable without a hole.
+        codes: uint8[n] of `Outcome`, one a block.
+        nbytes: Bytes of the blocks that are OK.
+        seconds: From the call to the end.
+    """
+
+    leading: int
+    codes: UInt8Array
+    nbytes: int
+    seconds: float
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """The outcome of each block."""
+        return [Outcome(code) for code in self.codes.tolist()]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every block is OK."""
+        return not self.codes.any()
+
+
+class Transfer:
+    """A verb under way. The memory passed to the verb must not be touched until it is done."""
+
+    def __init__(self, block_nbytes: int, cancel: Callable[[Transfer], None]) -> None:
+        self._block_nbytes = block_nbytes
+        self._cancel = cancel
+        self._begun = time.perf_counter()
+        self._result: TransferResult | None = None
+        self._done = threading.Event()
+        self._callbacks: list[Callable[[Transfer], None]] = []
+
+    def done(self) -> bool:
+        """Whether the result is there."""
+        return self._result is not None
+
+    def result(self, timeout: float | None = None) -> TransferResult:
+        """Wait for the end. Blocks.
+
+        Raises:
+            TimeoutError: It has not ended after `timeout` seconds; it goes on.
+        """
+        if not self._done.wait(timeout):
+            raise TimeoutError(f"the transfer has not ended after {timeout} s; wait longer, or cancel() it")
+        assert self._result is not None
+        return self._result
+
+    def cancel(self) -> None:
+        """Withdraw what has not begun. Does not block: the transfer is done once no copy touches its memory."""
+        if not self.done():
+            self._cancel(self)
+
+    def add_done_callback(self, callback: Callable[[Transfer], None]) -> None:
+        """Call back when done, on a thread of the store (or here, if it is done already). Must not block or raise."""
+        self._callbacks.append(callback)
+        if self._result is not None and callback in self._callbacks:
+            self._call_back()
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop()
+            except IndexError:  # another thread took the last one
+                return
+            callback(self)
+
+    def resolve(self, leading: int, codes: UInt8Array) -> None:
+        """End it; called once, by the engine."""
+        assert self._result is None, "a transfer ends once"
+        num_ok = len(codes) - int((codes != Outcome.OK).sum())
+        seconds = time.perf_counter() - self._begun
+        self._result = TransferResult(leading, codes, num_ok * self._block_nbytes, seconds)
+        self._done.set()
+        self._call_back()

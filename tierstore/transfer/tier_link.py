@@ -1,0 +1,154 @@
+"""Reads and writes: jobs between host slots and the tier below, on worker threads.
+
+Reads go by priority over several threads. Writes, syncs and discards go through one thread in order of
+submission: neighbouring writes become one call, neighbouring syncs one fdatasync (group commit).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.transfer.base import ended
+from tierstore.types import CopyJob, CopyResult, DiscardJob, Outcome, Priority
+from tierstore.worker import Worker
+
+if TYPE_CHECKING:
+    from tierstore.tiers.base import Tier
+    from tierstore.transfer.base import Done
+    from tierstore.types import Job, JobId
+
+__all__ = ["ReadLink", "WriteLink"]
+
+_WRITE_BLOCKS_MAX = 512
+"""Blocks written in one call, so that a sync or a discard behind them is not kept waiting for long."""
+
+
+class ReadLink:
+    """Tier → host, by priority.
+
+    Args:
+        tier: Read from.
+        name: The threads' name.
+        threads: Reads at once.
+        capacity: Jobs that may wait.
+    """
+
+    def __init__(self, tier: Tier, *, name: str, threads: int, capacity: int) -> None:
+        self._tier = tier
+        self._queued: dict[JobId, tuple[CopyJob, Done]] = {}
+        self._worker = Worker(name, capacity=capacity, threads=threads)
+
+    def submit(self, job: Job, done: Done) -> bool:
+        """Queue a read."""
+        assert isinstance(job, CopyJob), f"a read link moves blocks, not {job!r}"
+        self._queued[job.job_id] = (job, done)
+        if self._submit(job, done, job.priority):
+            return True
+        del self._queued[job.job_id]
+        return False
+
+    def _submit(self, job: CopyJob, done: Done, priority: Priority) -> bool:
+        # A job that was lifted is queued twice; whichever turn comes first takes it out of the dictionary.
+        def run() -> None:
+            if self._queued.pop(job.job_id, None) is not None:
+                begun = time.perf_counter()
+                result = self._tier.read(job)
+                seconds = time.perf_counter() - begun
+                done(CopyResult(job.job_id, result.outcomes, seconds=seconds))
+
+        return self._worker.submit(run, priority, lambda _error: done(ended(job, Outcome.IO_ERROR)))
+
+    def lift(self, job_id: JobId) -> None:
+        """Give a queued prefetch a get's turn."""
+        queued = self._queued.get(job_id)
+        if queued is not None:
+            self._submit(*queued, Priority.GET)
+
+    def withdraw(self, job_id: JobId) -> None:
+        """Answer CANCELLED where no thread has begun it."""
+        queued = self._queued.pop(job_id, None)
+        if queued is not None:
+            job, done = queued
+            done(ended(job, Outcome.CANCELLED))
+
+    def close(self) -> None:
+        """Finish what is queued."""
+        self._worker.close()
+
+
+class WriteLink:
+    """Host → tier, with its syncs and discards, in order.
+
+    Args:
+        tier: Written to.
+        name: The thread's name.
+        capacity: Jobs that may wait.
+    """
+
+    def __init__(self, tier: Tier, *, name: str, capacity: int) -> None:
+        self._tier = tier
+        self._queue: deque[tuple[Job, Done]] = deque()
+        self._taken: list[tuple[Job, Done]] = []
+        self._worker = Worker(name, capacity=capacity)
+
+    def submit(self, job: Job, done: Done) -> bool:
+        """Queue a job. Each one queued brings one turn of the worker; a turn may serve several."""
+        if self._worker.room == 0:
+            return False
+        self._queue.append((job, done))
+        if not self._worker.submit(self._turn, failed=self._fail):
+            self._queue.remove((job, done))
+            return False
+        return True
+
+    def _turn(self) -> None:
+        self._taken = self._take()
+        if not self._taken:
+            return
+        job = self._taken[0][0]
+        begun = time.perf_counter()
+        if isinstance(job, CopyJob):
+            results = self._tier.write([job for job, _done in self._taken if isinstance(job, CopyJob)])
+        elif isinstance(job, DiscardJob):
+            free_nbytes = self._tier.discard(job.file)
+            results = [CopyResult(job.job_id, np.zeros(1, np.uint8), dst_free_nbytes=free_nbytes)]
+        else:
+            outcome = self._tier.sync()
+            results = [ended(job, outcome) for job, _done in self._taken]
+        seconds = (time.perf_counter() - begun) / len(results)
+        answered, self._taken = self._taken, []
+        for (_job, done), result in zip(answered, results, strict=True):
+            done(CopyResult(result.job_id, result.outcomes, result.dst_locations, result.dst_free_nbytes, seconds))
+
+    def _take(self) -> list[tuple[Job, Done]]:
+        """The head of the queue with the neighbours that one call can serve."""
+        taken: list[tuple[Job, Done]] = []
+        num_blocks = 0
+        while self._queue:
+            job = self._queue[0][0]
+            if taken and (isinstance(job, DiscardJob) or type(job) is not type(taken[0][0])):
+                break
+            num_blocks += len(job) if isinstance(job, CopyJob) else 0
+            if taken and num_blocks > _WRITE_BLOCKS_MAX:
+                break
+            taken.append(self._queue.popleft())
+        return taken
+
+    def _fail(self, _error: BaseException) -> None:
+        answered, self._taken = self._taken, []
+        for job, done in answered:
+            done(ended(job, Outcome.IO_ERROR))
+
+    def lift(self, job_id: JobId) -> None:
+        """Writes keep their order."""
+
+    def withdraw(self, job_id: JobId) -> None:
+        """What is queued is written."""
+
+    def close(self) -> None:
+        """Finish what is queued."""
+        self._worker.close()

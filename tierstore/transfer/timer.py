@@ -1,0 +1,57 @@
+"""Deadlines: one thread that sleeps until the next one and calls the engine. Started with the first deadline."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+from tierstore.worker import Worker
+
+__all__ = ["Timer"]
+
+
+class Timer:
+    """Calls `expire` when the time armed has come.
+
+    Args:
+        clock: Seconds, as `expire`'s deadlines count them.
+        expire: Ends what is due and returns the next deadline, infinity where there is none.
+    """
+
+    def __init__(self, clock: Callable[[], float], expire: Callable[[], float]) -> None:
+        self._clock = clock
+        self._expire = expire
+        self._next = math.inf
+        self._closing = False
+        self._changed = threading.Condition()
+        self._worker: Worker | None = None
+
+    def arm(self, deadline: float) -> None:
+        """Make sure that `expire` is called at this time or sooner."""
+        with self._changed:
+            if self._closing or deadline >= self._next:
+                return
+            self._next = deadline
+            if self._worker is None:
+                self._worker = Worker("deadlines", capacity=1)
+                self._worker.submit(self._run)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._worker is not None:
+            self._worker.close()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closing and (wait := self._next - self._clock()) > 0:
+                    self._changed.wait(min(wait, threading.TIMEOUT_MAX))
+                if self._closing:
+                    return
+                self._next = math.inf
+            self.arm(self._expire())
