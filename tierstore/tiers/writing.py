@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,21 +112,24 @@ class RecordWriter:
     def runs(self, batch: Batch) -> Iterator[slice]:
         """Cut a batch into runs, each yielded when its checksums are there; blocks until then.
 
-        Must be iterated to its end: the checksum thread reads the slots until then.
+        The first run is short and summed up here, the others meanwhile on the checksum thread. Must be
+        iterated to its end: that thread reads the slots until then.
         """
         step = run_records(batch.shape)
-        runs = [slice(first, min(first + step, len(batch))) for first in range(0, len(batch), step)]
+        edges = [0, *range(max(1, step // 4), len(batch), step), len(batch)]
+        first, *others = (slice(start, stop) for start, stop in pairwise(edges))
         ready = threading.Semaphore(0)
 
         def compute() -> None:
-            for run in runs:
-                for row in range(run.start, run.stop):
-                    batch.checksum[row] = crc32c(self._pool.payload(int(batch.slots[row]), batch.shape.nbytes))
+            for run in others:
+                self._compute_checksums(batch, run)
                 ready.release()
 
         accepted = self._worker.submit(compute)
-        assert accepted, "one batch is written at a time"
-        for run in runs:
+        assert accepted, "one batch is written at a time, and none after close"
+        self._compute_checksums(batch, first)
+        yield first
+        for run in others:
             ready.acquire()
             yield run
 
@@ -160,6 +164,11 @@ class RecordWriter:
         batch.page[rows] = first_page + pitch * np.arange(count)
         batch.file[rows] = chunk.file_id
         batch.outcomes[rows] = Outcome.OK
+
+    def _compute_checksums(self, batch: Batch, rows: slice) -> None:
+        for row in range(rows.start, rows.stop):
+            payload = self._pool.payload(int(batch.slots[row]), batch.shape.nbytes)
+            batch.checksum[row] = crc32c(payload)
 
     def close(self) -> None:
         """End the checksum thread; blocks."""
