@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import NoReturn
@@ -172,6 +173,23 @@ def test_a_call_that_never_gets_on_ends_in_an_error(disk: PosixDisk, monkeypatch
     assert (caught.value.operation, caught.value.errno) == ("write", errno.EAGAIN)
 
 
+def test_stalls_are_forgiven_as_long_as_a_transfer_gets_on(disk: PosixDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.pwritev
+    stall = True
+
+    def stutter(number: int, buffers: Sequence[Buffer], offset: int) -> int:
+        nonlocal stall
+        stall = not stall
+        return 0 if stall else min(PAGE_NBYTES, write(number, buffers, offset))
+
+    file = disk.create("file", 40 * PAGE_NBYTES)
+    written, found = aligned_buffer(40 * PAGE_NBYTES, b"bytes"), aligned_buffer(40 * PAGE_NBYTES)
+    monkeypatch.setattr(os, "pwritev", stutter)
+    file.write_from([written], 0)
+    file.read_into([found], 0)
+    assert found == written
+
+
 def test_a_file_cut_within_a_page_is_a_short_read(disk: PosixDisk, root: Path) -> None:
     file = disk.create("file", 2 * PAGE_NBYTES)
     os.truncate(root / "file", PAGE_NBYTES + 512)
@@ -301,6 +319,24 @@ def test_links_are_never_followed(disk: PosixDisk, root: Path, tmp_path: Path) -
     disk.remove("file")
     assert [path.read_bytes() for path in outside.iterdir()] == [b"private"]
     assert disk.look("").entries == (Entry("folder", len(str(outside)), False),)
+
+
+def test_a_name_that_vanishes_during_a_look_is_left_out(
+    disk: PosixDisk, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    @contextmanager
+    def lose_one(number: int) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(number) as listing:
+            entries = list(listing)
+        (root / "gone").unlink()
+        yield entries
+
+    disk.create("gone", 0)
+    disk.create("kept", 0)
+    monkeypatch.setattr(os, "scandir", lose_one)
+    assert disk.look("").entries == (Entry("kept", 0, False),)
 
 
 def test_a_fifo_in_place_of_a_file_is_an_error_and_no_wait(disk: PosixDisk, root: Path) -> None:

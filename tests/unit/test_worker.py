@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import textwrap
@@ -104,6 +105,15 @@ def test_close_runs_what_is_queued_and_joins_the_threads(worker: Worker, gate: G
     assert "tested" not in [thread.name for thread in threading.enumerate()]
 
 
+def test_a_closed_worker_is_forgotten() -> None:
+    worker = Worker("brief", capacity=1)
+    worker.close()
+    trace = weakref.ref(worker)
+    del worker
+    gc.collect()
+    assert trace() is None
+
+
 def test_a_closed_worker_refuses(worker: Worker) -> None:
     worker.close()
     assert not worker.submit(lambda: None)
@@ -147,6 +157,26 @@ def test_an_escaped_exception_is_kept_and_told_and_ends_only_its_task(
     assert [args.thread.name for args in told if args.thread] == ["tested", "tested"]
 
 
+def test_who_waits_for_a_task_is_told_of_its_failure_even_if_that_fails_too(
+    worker: Worker, told: list[threading.ExceptHookArgs]
+) -> None:
+    error, answers = KeyError("task"), list[BaseException]()
+
+    def fail() -> None:
+        raise error
+
+    def answer_badly(escaped: BaseException) -> None:
+        answers.append(escaped)
+        raise ValueError("answer")
+
+    assert worker.submit(fail, failed=answer_badly)
+    assert worker.submit(fail, failed=answers.append)
+    assert worker.submit(lambda: None, failed=answers.append)
+    worker.close()
+    assert answers == [error, error]
+    assert [type(args.exc_value) for args in told] == [KeyError, ValueError, KeyError]
+
+
 def test_an_idle_worker_keeps_no_memory_of_its_last_task(worker: Worker) -> None:
     gate, gone = Gate(), threading.Event()
     weakref.finalize(gate, gone.set)
@@ -182,11 +212,21 @@ def test_an_owner_may_stop_a_waiting_task_at_exit_before_its_worker_is_closed() 
 def test_a_forked_child_is_refused_and_ends() -> None:
     done = run_script("""
         worker = Worker("parent", capacity=1)
-        worker._wake.acquire()  # a fork may come while another thread holds the lock
+        held, forked = threading.Event(), threading.Event()
+
+        def hold():
+            with worker._wake:
+                held.set()
+                forked.wait()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()  # the child gets a lock that nobody will ever release
         child = os.fork()
         if child == 0:
-            sys.exit(7 if not worker.submit(lambda: None) else 8)
-        worker._wake.release()
+            sys.exit(8 if worker.submit(lambda: None) else 7)
+        forked.set()
+        holder.join()
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), worker.submit(lambda: None))
     """)
     assert (done.returncode, done.stdout) == (0, "7 True\n"), done.stderr

@@ -29,8 +29,7 @@ _HOLDER_NBYTES_MAX: Final = 4096
 """What an error message shows of the text in a lock file, at most."""
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NONBLOCK means nothing to regular files; it keeps a planted FIFO or device from holding the caller."""
+_FILE_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _logger = logging.getLogger(__name__)
 
