@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tierstore.store import NamespaceHandle, Store
+from tierstore.handle import NamespaceHandle
+from tierstore.store import Store
 
 if TYPE_CHECKING:
     from tierstore.config import StoreConfig

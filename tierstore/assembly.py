@@ -67,8 +67,12 @@ class House:
     closing: ExitStack
 
 
-def build(config: StoreConfig) -> House:
+def build(config: StoreConfig, disk: Disk | None = None) -> House:
     """Build every floor. Blocks: takes the pool's memory and scans the SSD folder.
+
+    Args:
+        config: Every setting.
+        disk: Instead of the folder that the settings name.
 
     Raises:
         TierstoreError: As the part that cannot be built says.
@@ -83,7 +87,9 @@ def build(config: StoreConfig) -> House:
         if config.host.populate:
             pool.populate(0, pool_nbytes)
         metrics = Metrics()
-        manifest, tier = _open_ssd(config, pool, stack) if config.ssd.enabled else (None, None)
+        manifest, tier = None, None
+        if disk is not None or config.ssd.enabled:
+            manifest, tier = _open_ssd(config, disk or _local_disk(config), pool, stack)
         recovered: dict[bytes, list[Recovered]] = {}
         files: dict[int, None] = {}
         if tier is not None:
@@ -91,7 +97,7 @@ def build(config: StoreConfig) -> House:
                 recovered.setdefault(batch.fingerprint, []).append(batch)
                 files.update(dict.fromkeys(batch.extents.file.tolist()))
         num_recovered = sum(len(batch.hashes) for batches in recovered.values() for batch in batches)
-        planner = _planner(config, slots, metrics, num_recovered=num_recovered)
+        planner = _planner(config, slots, metrics, with_ssd=tier is not None, num_recovered=num_recovered)
         if files:
             planner.adopt_files(list(files))
         memory: dict[RequestId, CallerMemory] = {}
@@ -106,8 +112,11 @@ def build(config: StoreConfig) -> House:
         return House(device, pool, engine, metrics, manifest, recovered, stack.pop_all())
 
 
-def _open_ssd(config: StoreConfig, pool: HostPool, stack: ExitStack) -> tuple[Manifest, SsdTier]:
-    disk = cast("Callable[[str | None], Disk]", registry.load("disks", "posix"))(config.ssd.dir)
+def _local_disk(config: StoreConfig) -> Disk:
+    return cast("Callable[[str | None], Disk]", registry.load("disks", "posix"))(config.ssd.dir)
+
+
+def _open_ssd(config: StoreConfig, disk: Disk, pool: HostPool, stack: ExitStack) -> tuple[Manifest, SsdTier]:
     manifest = Manifest.open(disk)
     stack.callback(manifest.close)
     tier = SsdTier(
@@ -127,7 +136,9 @@ def _read_link(tier: SsdTier, config: StoreConfig) -> ReadLink:
     return ReadLink(tier, name="ssd-read", threads=config.ssd.read_threads, capacity=_TIER_JOBS_MAX)
 
 
-def _planner(config: StoreConfig, slots: SlotAllocator, metrics: Metrics, *, num_recovered: int) -> Planner:
+def _planner(
+    config: StoreConfig, slots: SlotAllocator, metrics: Metrics, *, with_ssd: bool, num_recovered: int
+) -> Planner:
     """The mind, with limits that are shares of the pool where none are set."""
     pool_nbytes = slots.capacity_slabs * slots.slab_nbytes
     limits = Limits(
@@ -137,7 +148,7 @@ def _planner(config: StoreConfig, slots: SlotAllocator, metrics: Metrics, *, num
         prefetch_inflight_nbytes_max=pool_nbytes // 4 if config.prefetch.inflight is None else config.prefetch.inflight,
         cold_seconds=config.prefetch.cold_seconds,
     )
-    ssd_nbytes = config.ssd.size if config.ssd.enabled else 0
+    ssd_nbytes = config.ssd.size if with_ssd else 0
     capacity = min(pool_nbytes // _HOST_BLOCK_NBYTES + ssd_nbytes // _SSD_BLOCK_NBYTES, _ENTRIES_MAX)
     file_nbytes = config.ssd.file_size or default_file_nbytes(config.ssd.size)
     return Planner(
@@ -147,7 +158,7 @@ def _planner(config: StoreConfig, slots: SlotAllocator, metrics: Metrics, *, num
         admission=cast("Callable[[], AdmissionPolicy]", registry.load("admissions", config.admission.name))(),
         limits=limits,
         metrics=metrics,
-        reclaim_below_nbytes=file_nbytes if config.ssd.enabled else None,
+        reclaim_below_nbytes=file_nbytes if with_ssd else None,
     )
 
 

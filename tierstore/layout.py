@@ -141,9 +141,7 @@ class KVLayout:
     @cached_property
     def page_nbytes(self) -> tuple[int, ...]:
         """Bytes of each page in one block, in order."""
-        return tuple(
-            page.nbytes(block_tokens=self.block_tokens, item_nbytes=self.item_nbytes) for page in self.pages
-        )
+        return tuple(page.nbytes(block_tokens=self.block_tokens, item_nbytes=self.item_nbytes) for page in self.pages)
 
     @cached_property
     def block_nbytes(self) -> int:

@@ -22,11 +22,18 @@ if TYPE_CHECKING:
     from tierstore.control.jobs import JobTable, Request
     from tierstore.control.ssd_room import SsdRoom
     from tierstore.metrics import Metrics
-    from tierstore.types import Int32Array, Int64Array, JobId, UInt8Array
+    from tierstore.types import CopyResult, Int32Array, Int64Array, JobId, UInt8Array
 
 __all__ = ["NO_REQUEST", "Limits", "Mind"]
 
 NO_REQUEST = RequestId(-1)
+
+_LINK_NAMES = {
+    (TierName.HOST, TierName.DEVICE): "load",
+    (TierName.DEVICE, TierName.HOST): "store",
+    (TierName.SSD, TierName.HOST): "ssd-read",
+    (TierName.HOST, TierName.SSD): "ssd-write",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,16 @@ class Mind:
             job = self.jobs.get(job_id).job
             if isinstance(job, CopyJob) and job.src is TierName.SSD and job.priority is not Priority.GET:
                 plan.lifts.append(job_id)
+
+    def count_job(self, job: CopyJob, result: CopyResult) -> None:
+        """Count what a link has done."""
+        metrics, link = self.metrics, _LINK_NAMES[job.src, job.dst]
+        counts = np.bincount(result.outcomes, minlength=len(Outcome)).tolist()
+        for outcome in Outcome:
+            if counts[outcome]:
+                metrics.add(Metric.LINK_BLOCKS, counts[outcome], link, outcome)
+        metrics.add(Metric.LINK_BYTES, counts[Outcome.OK] * job.generation.layout.block_nbytes, link)
+        metrics.observe(Metric.LINK_JOB_SECONDS, result.seconds, link)
 
     def gauge(self) -> None:
         """Bring the gauges up to date."""

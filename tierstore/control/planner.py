@@ -51,13 +51,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SLICE_BLOCKS", "Planner"]
 
-_LINK_NAMES = {
-    (TierName.HOST, TierName.DEVICE): "load",
-    (TierName.DEVICE, TierName.HOST): "store",
-    (TierName.SSD, TierName.HOST): "ssd-read",
-    (TierName.HOST, TierName.SSD): "ssd-write",
-}
-
 SLICE_BLOCKS = 512
 """Blocks planned in one lock hold."""
 
@@ -239,7 +232,7 @@ class Planner:
         record = mind.jobs.close(result.job_id, fills, job.entries if isinstance(job, CopyJob) else None)
         record.outcomes = result.outcomes
         if isinstance(job, CopyJob):
-            self._count_job(job, result)
+            mind.count_job(job, result)
             if job.dst is TierName.DEVICE:
                 self._gets.loaded(record, result.outcomes, plan, now)
             elif job.src is TierName.DEVICE:
@@ -256,15 +249,6 @@ class Planner:
         self._flushes.ended(result.job_id, plan)
         self._prefetches.pump(plan, now)
         return self._closed(plan)
-
-    def _count_job(self, job: CopyJob, result: CopyResult) -> None:
-        metrics, link = self._mind.metrics, _LINK_NAMES[job.src, job.dst]
-        counts = np.bincount(result.outcomes, minlength=len(Outcome)).tolist()
-        for outcome in Outcome:
-            if counts[outcome]:
-                metrics.add(Metric.LINK_BLOCKS, counts[outcome], link, outcome)
-        metrics.add(Metric.LINK_BYTES, counts[Outcome.OK] * job.generation.layout.block_nbytes, link)
-        metrics.observe(Metric.LINK_JOB_SECONDS, result.seconds, link)
 
     def gauge(self) -> None:
         """Bring the gauges of the metrics up to date; costs a pass over the pins."""
