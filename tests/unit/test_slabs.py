@@ -45,6 +45,15 @@ def test_what_comes_back_in_any_order_goes_out_as_a_run() -> None:
     assert slots.take(small, 20).tolist() == list(range(20))
 
 
+def test_hands_out_in_order_of_address_however_much_is_free() -> None:
+    slots = SlotAllocator(pool_nbytes=4 * 2048 * PAGE_NBYTES, slab_nbytes=2048 * PAGE_NBYTES)
+    small = slots.open_class(PAGE_NBYTES)
+    pages = slots.take(small, 4096)
+    slots.give_back(small, pages[:2048])
+    slots.give_back(small, pages[2048:])
+    assert slots.take(small, 4096).tolist() == pages.tolist()
+
+
 def test_takes_own_free_slots_before_it_claims_a_slab() -> None:
     slots = pool()
     small = slots.open_class(PAGE_NBYTES)
