@@ -26,7 +26,7 @@ __all__ = ["AsyncNamespaceHandle", "AsyncStore"]
 class AsyncStore:
     """A `Store` whose verbs are awaited. Takes the same arguments; construction blocks."""
 
-    def __init__(self, config: StoreConfig | str | os.PathLike[str] | None = None, **settings: object) -> None:
+    def __init__(self, config: StoreConfig | str | os.PathLike[str] | None = None, **settings: Any) -> None:
         self.store = Store(config, **settings)
 
     async def namespace(self, namespace: Namespace) -> AsyncNamespaceHandle:
