@@ -7,25 +7,17 @@ import fcntl
 import logging
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from random import Random
 from typing import NoReturn
 
 import pytest
 
-from tierstore.disk.base import Buffer, Entry
+from tierstore.disk.base import Entry
 from tierstore.disk.posix import PosixDisk
 from tierstore.errors import DiskError, FolderBusyError, FolderError
-from tierstore.testing.contracts.disk import aligned_buffer
 from tierstore.types import PAGE_NBYTES
-
-PATIENCE_SECONDS = 10
 
 
 @pytest.fixture
@@ -54,12 +46,6 @@ def refuse(code: int) -> Callable[..., NoReturn]:
 
 def num_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
-
-
-def python(script: str, root: Path) -> subprocess.Popen[str]:
-    head = f"import os\nfrom tierstore.disk.posix import PosixDisk\ndisk = PosixDisk({str(root)!r})\n"
-    command = [sys.executable, "-c", head + textwrap.dedent(script)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 # Its root.
@@ -132,112 +118,6 @@ def test_a_full_disk_does_not_turn_direct_io_off(root: Path, monkeypatch: pytest
     direct = PosixDisk(str(root)).direct
     monkeypatch.setattr(os, "pwrite", refuse(errno.ENOSPC))
     assert PosixDisk(str(root)).direct == direct
-
-
-# Transfers.
-
-
-@pytest.mark.parametrize("direct", [True, False])
-@pytest.mark.parametrize("seed", range(8))
-def test_short_and_interrupted_calls_lose_nothing(
-    disk: PosixDisk, seed: int, direct: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = Random(seed)
-    disk.direct &= direct
-
-    def unreliable(call: Callable[[int, Sequence[Buffer], int], int]) -> Callable[[int, Sequence[Buffer], int], int]:
-        def wrapper(number: int, buffers: Sequence[Buffer], offset: int) -> int:
-            if rng.random() < 0.25:
-                code = rng.choice((errno.EINTR, errno.EAGAIN))
-                raise OSError(code, os.strerror(code))
-            moved = call(number, buffers, offset)
-            return rng.choice((moved, moved, moved // 2, rng.randint(0, moved)))
-
-        return wrapper
-
-    monkeypatch.setattr(os, "preadv", unreliable(os.preadv))
-    monkeypatch.setattr(os, "pwritev", unreliable(os.pwritev))
-    file = disk.create("file", 16 * PAGE_NBYTES)
-    written = [aligned_buffer(pages * PAGE_NBYTES, rng.randbytes(509)) for pages in (5, 1, 7)]
-    found = aligned_buffer(13 * PAGE_NBYTES, b"sentinel")
-    file.write_from(written, 2 * PAGE_NBYTES)
-    file.read_into([found], 2 * PAGE_NBYTES)
-    assert found == b"".join(written)
-
-
-def test_a_call_that_never_gets_on_ends_in_an_error(disk: PosixDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = disk.create("file", PAGE_NBYTES)
-    monkeypatch.setattr(os, "pwritev", refuse(errno.EAGAIN))
-    with pytest.raises(DiskError) as caught:
-        file.write_from([aligned_buffer(PAGE_NBYTES)], 0)
-    assert (caught.value.operation, caught.value.errno) == ("write", errno.EAGAIN)
-
-
-def test_stalls_are_forgiven_as_long_as_a_transfer_gets_on(disk: PosixDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.pwritev
-    stall = True
-
-    def stutter(number: int, buffers: Sequence[Buffer], offset: int) -> int:
-        nonlocal stall
-        stall = not stall
-        return 0 if stall else min(PAGE_NBYTES, write(number, buffers, offset))
-
-    file = disk.create("file", 40 * PAGE_NBYTES)
-    written, found = aligned_buffer(40 * PAGE_NBYTES, b"bytes"), aligned_buffer(40 * PAGE_NBYTES)
-    monkeypatch.setattr(os, "pwritev", stutter)
-    file.write_from([written], 0)
-    file.read_into([found], 0)
-    assert found == written
-
-
-def test_a_file_cut_within_a_page_is_a_short_read(disk: PosixDisk, root: Path) -> None:
-    file = disk.create("file", 2 * PAGE_NBYTES)
-    os.truncate(root / "file", PAGE_NBYTES + 512)
-    assert file.nbytes == PAGE_NBYTES + 512
-    with pytest.raises(DiskError, match="ended short"):
-        file.read_into([aligned_buffer(2 * PAGE_NBYTES)], 0)
-
-
-def test_a_failing_disk_is_an_error_with_operation_path_and_number(
-    disk: PosixDisk, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = disk.create("file", PAGE_NBYTES)
-    monkeypatch.setattr(os, "preadv", refuse(errno.EIO))
-    with pytest.raises(DiskError) as caught:
-        file.read_into([aligned_buffer(PAGE_NBYTES)], 0)
-    assert (caught.value.operation, caught.value.path, caught.value.errno) == ("read", str(root / "file"), errno.EIO)
-
-
-def test_a_failed_sync_is_never_tried_again(disk: PosixDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = disk.create("file", PAGE_NBYTES)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", refuse(errno.EIO))
-        with pytest.raises(DiskError):
-            file.sync()
-    with pytest.raises(DiskError, match="an earlier sync failed") as caught:
-        file.sync()
-    assert caught.value.errno == errno.EIO
-
-
-def test_a_file_closed_during_a_call_lets_it_end_on_its_own_bytes(
-    disk: PosixDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = aligned_buffer(PAGE_NBYTES, b"own")
-    file = disk.create("file", PAGE_NBYTES)
-    file.write_from([page], 0)
-    read = os.preadv
-    before = num_descriptors()
-
-    def close_first(number: int, buffers: Sequence[Buffer], offset: int) -> int:
-        file.close()
-        disk.create("other", PAGE_NBYTES)  # would get the descriptor's number
-        return read(number, buffers, offset)
-
-    monkeypatch.setattr(os, "preadv", close_first)
-    found = aligned_buffer(PAGE_NBYTES)
-    file.read_into([found], 0)
-    assert found == page
-    assert num_descriptors() == before  # "other" came, "file" went
 
 
 # Names.
@@ -365,49 +245,3 @@ def test_a_root_that_has_gone_is_an_error(disk: PosixDisk, root: Path) -> None:
         with pytest.raises(DiskError) as caught:
             attempt()
         assert caught.value.errno == errno.ENOENT
-
-
-# Locks.
-
-
-def test_a_killed_process_loses_its_lock(disk: PosixDisk, root: Path) -> None:
-    with python('lock = disk.lock("LOCK", b"pid 17 of boot 3"); print("locked", flush=True); input()', root) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "locked\n"
-        with pytest.raises(FolderBusyError, match=rf"{root}/LOCK is held .*\(pid 17 of boot 3\).*use another folder"):
-            disk.lock("LOCK", b"")
-        os.kill(other.pid, signal.SIGKILL)
-        other.wait(PATIENCE_SECONDS)
-    disk.lock("LOCK", b"").close()
-
-
-def test_a_forked_child_cannot_give_its_parents_lock_away(root: Path) -> None:
-    script = """
-        from tierstore.errors import FolderBusyError
-        lock = disk.lock("LOCK", b"parent")
-        child = os.fork()
-        if child == 0:
-            lock.close()
-            os._exit(0)
-        os.waitpid(child, 0)
-        try:
-            disk.lock("LOCK", b"")
-        except FolderBusyError:
-            print("still held")
-    """
-    assert python(script, root).communicate(timeout=PATIENCE_SECONDS)[0] == "still held\n"
-
-
-def test_a_forked_child_cannot_keep_its_parents_lock(root: Path) -> None:
-    script = """
-        lock = disk.lock("LOCK", b"parent")
-        end, other_end = os.pipe()
-        if os.fork() == 0:
-            os.close(other_end)
-            os.read(end, 1)
-            os._exit(0)
-        lock.close()
-        disk.lock("LOCK", b"").close()
-        print("taken again")
-    """
-    assert python(script, root).communicate(timeout=PATIENCE_SECONDS)[0] == "taken again\n"
