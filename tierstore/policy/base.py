@@ -20,7 +20,12 @@ class EvictionPolicy(Protocol):
 
     Batches arrive in the order in which they count as used: callers pass a prefix tail first, so that its
     leaves are older than their parents.
+
+    Attributes:
+        num_evictable: How many held entries `victims` could name; for others to read.
     """
+
+    num_evictable: int
 
     def insert(self, entries: Int32Array) -> None:
         """Add entries that are not held yet, evictable, the last as the most recently used."""
@@ -39,10 +44,6 @@ class EvictionPolicy(Protocol):
 
     def oldest(self) -> int:
         """The entry that `victims` would name first, for comparing ages across classes; -1 where there is none."""
-
-    @property
-    def num_evictable(self) -> int:
-        """How many held entries `victims` could name."""
 
 
 @runtime_checkable

@@ -30,12 +30,15 @@ class Lru:
 
     Args:
         capacity: Entries are 0 … capacity-1.
+
+    Attributes:
+        num_evictable: How many held entries `victims` could name; for others to read.
     """
 
     def __init__(self, capacity: int) -> None:
         assert capacity >= 1, f"an Lru of {capacity} entries; it needs at least 1"
         self.capacity = capacity
-        self._num_evictable = 0
+        self.num_evictable = 0
         self._states = np.zeros(capacity + 1, np.uint8)
         self._older = np.zeros(capacity + 1, np.int32)
         self._newer = np.zeros(capacity + 1, np.int32)
@@ -50,7 +53,7 @@ class Lru:
         nodes = entries + 1
         assert not self._states[nodes].any(), f"already held: {entries[self._states[nodes] != _ABSENT]}"
         self._states[nodes] = _EVICTABLE
-        self._num_evictable += len(nodes)
+        self.num_evictable += len(nodes)
         chain = np.concatenate(([self._older_than[_END]], nodes, [_END]), dtype=np.int32)
         self._older[chain[1:]] = chain[:-1]
         self._newer[chain[:-1]] = chain[1:]
@@ -76,7 +79,7 @@ class Lru:
         """Forget held entries (evicted or discarded)."""
         assert len(set(entries.tolist())) == len(entries), f"an entry is removed twice: {entries}"
         nodes = self._held(entries)
-        self._num_evictable -= int(np.count_nonzero(self._states[nodes] == _EVICTABLE))
+        self.num_evictable -= int(np.count_nonzero(self._states[nodes] == _EVICTABLE))
         self._states[nodes] = _ABSENT
         older_than, newer_than = self._older_than, self._newer_than
         for node in nodes.tolist():
@@ -90,14 +93,14 @@ class Lru:
         state = _EVICTABLE if evictable else _SHIELDED
         changed = set(nodes[self._states[nodes] != state].tolist())
         self._states[nodes] = state
-        self._num_evictable += len(changed) if evictable else -len(changed)
+        self.num_evictable += len(changed) if evictable else -len(changed)
 
     def victims(self, count: int) -> Int32Array | None:
         """The `count` least recently used evictable entries, oldest first; None where there are fewer.
 
         Walks past shielded entries that are older, at the price of a victim each.
         """
-        if count > self._num_evictable:
+        if count > self.num_evictable:
             return None
         state_of, newer_than = self._state_of, self._newer_than
         nodes = []
@@ -113,11 +116,6 @@ class Lru:
         """The entry that `victims` would name first, or -1."""
         first = self.victims(1)
         return -1 if first is None else int(first[0])
-
-    @property
-    def num_evictable(self) -> int:
-        """How many held entries `victims` could name."""
-        return self._num_evictable
 
     def _held(self, entries: Int32Array) -> Int32Array:
         nodes = entries + 1
