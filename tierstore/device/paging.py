@@ -75,11 +75,11 @@ def check_copy(host: UInt8Array, slots: Int32Array, pages: Pages, block_ids: Int
     _check_array("host", host, ndim=1, written=into_pool)
     for page in pages:
         _check_array("a page", page, ndim=2, written=not into_pool)
-    if not len(pages):
-        raise LayoutError("there are no pages to copy; pass at least one")
+    block_nbytes: int = sum(page.shape[1] for page in pages)
+    if not block_nbytes:
+        raise LayoutError(f"{len(pages)} pages of no bytes cannot be copied; pass at least one that has some")
     if slots.shape != block_ids.shape or slots.ndim != 1:
         raise LayoutError(f"slots has shape {slots.shape}, block_ids {block_ids.shape}; pass one slot a block id")
-    block_nbytes: int = sum(page.shape[1] for page in pages)
     num_slots = (host.nbytes - slot_nbytes(block_nbytes)) // PAGE_NBYTES + 1
     _check_range("slot", slots, num_slots, f"a pool of {host.nbytes} bytes and blocks of {block_nbytes}")
     num_blocks = min(len(page) for page in pages)
@@ -88,7 +88,7 @@ def check_copy(host: UInt8Array, slots: Int32Array, pages: Pages, block_ids: Int
 
 
 def _check_array(what: str, array: UInt8Array, *, ndim: int, written: bool) -> None:
-    if array.ndim != ndim or array.dtype != _UINT8 or array.strides[-1] != 1:
+    if array.ndim != ndim or array.dtype != _UINT8 or (array.size and array.strides[-1] != 1):
         raise LayoutError(f"{what} is {_describe(array)}; expected contiguous uint8 of {ndim} axes")
     if written and not array.flags.writeable:
         raise LayoutError(f"{what} is read-only, so nothing can be copied into it; pass a writable buffer")
