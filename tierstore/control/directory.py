@@ -104,7 +104,7 @@ class Directory:
         """Free those of the distinct entries that no tier holds anything of and that are not free yet."""
         ties = self._tie[entries]
         bare = ((self.host.state[entries] | self.ssd.state[entries]) == State.ABSENT) & (ties != _FREE)
-        if not bare.any():
+        if not np.count_nonzero(bare):
             return
         keyed = entries[bare & (ties == _KEYED)]
         bare = entries[bare]
@@ -130,7 +130,8 @@ class Directory:
     def held(self, start: int, stop: int) -> Int32Array:
         """Entries in [start, stop) whose key is in the index."""
         span = slice(start, min(stop, self._high_water))
-        return (np.flatnonzero(self._tie[span] == _KEYED) + start).astype(np.int32)
+        keyed: Int32Array = (self._tie[span] == _KEYED).nonzero()[0].astype(np.int32)
+        return keyed + np.int32(start)
 
     def check(self) -> None:
         """Assert what must hold between any two calls: free entries are bare, held ones are found."""
@@ -141,8 +142,8 @@ class Directory:
         assert (in_use == (self._tie[: self._high_water] != _FREE)).all(), "the free list is not what is free"
         span = slice(0, self._high_water)
         bare = (self.host.state[span] | self.ssd.state[span]) == State.ABSENT
-        assert not (in_use & bare).any(), f"entries in use that no tier holds: {np.flatnonzero(in_use & bare)[:8]}"
-        assert not (~in_use & ~bare).any(), f"free entries that a tier holds: {np.flatnonzero(~in_use & ~bare)[:8]}"
+        assert not (in_use & bare).any(), f"entries in use that no tier holds: {(in_use & bare).nonzero()[0][:8]}"
+        assert not (~in_use & ~bare).any(), f"free entries that a tier holds: {(~in_use & ~bare).nonzero()[0][:8]}"
         for places in (self.host, self.ssd):
             state, pins = places.state[span], places.pins[span]
             assert (pins >= 0).all(), "negative pins"

@@ -14,8 +14,7 @@ Every transition takes a batch of distinct entries and asserts that each of them
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -25,13 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["Places", "State"]
 
 
-class State(IntEnum):
-    """Of one block in one tier."""
+class State:
+    """Of one block in one tier. Plain numbers: a member of an enum costs more to name than most steps here."""
 
-    ABSENT = 0
-    FILLING = 1
-    READY = 2
-    GONE = 3
+    ABSENT: Final = 0
+    FILLING: Final = 1
+    READY: Final = 2
+    GONE: Final = 3
+    NAMES: Final = ("ABSENT", "FILLING", "READY", "GONE")
 
 
 class Places:
@@ -46,15 +46,15 @@ class Places:
         """Bytes of the columns at full capacity."""
         return self.state.nbytes + self.pins.nbytes
 
-    def count(self, state: State) -> int:
+    def count(self, state: int) -> int:
         """Entries in a state. Reads the whole column; for checks and gauges."""
         return int(np.count_nonzero(self.state == state))
 
-    def _expect(self, entries: Int32Array, state: State, event: str) -> None:
+    def _expect(self, entries: Int32Array, state: int, event: str) -> None:
         states = self.state[entries]
-        assert (states == state).all(), (
-            f"{event} needs {state.name}: entries {entries[states != state].tolist()[:8]} are "
-            f"{[State(s).name for s in states[states != state].tolist()[:8]]}"
+        assert np.count_nonzero(states == state) == len(entries), (
+            f"{event} needs {State.NAMES[state]}: entries {entries[states != state].tolist()[:8]} are "
+            f"{[State.NAMES[other] for other in states[states != state].tolist()[:8]]}"
         )
 
     def reserve(self, entries: Int32Array) -> None:
@@ -84,9 +84,11 @@ class Places:
             (entries that are READY and now without a pin, entries that were GONE and are now ABSENT).
         """
         pins = self.pins[entries] - 1
-        assert (pins >= 0).all(), f"unpin of unpinned entries {entries[pins < 0].tolist()[:8]}"
+        assert not len(pins) or pins.min() >= 0, f"unpin of unpinned entries {entries[pins < 0].tolist()[:8]}"
         self.pins[entries] = pins
         loose = entries[pins == 0]
+        if not len(loose):
+            return loose, loose
         states = self.state[loose]
         gone = loose[states == State.GONE]
         self.state[gone] = State.ABSENT

@@ -42,9 +42,10 @@ class Gets:
         host, ssd = mind.states(entries)
         usable = (host == State.READY) | (host == State.FILLING) | (ssd == State.READY)
         run = hi - lo if usable.all() else int(usable.argmin())
-        ready = np.flatnonzero(host[:run] == State.READY)
-        mind.host.pin(life.slot_class, entries[ready])
-        missing = np.flatnonzero(host[:run] == State.ABSENT)
+        ready = (host[:run] == State.READY).nonzero()[0]
+        if len(ready):
+            mind.host.pin(life.slot_class, entries[ready])
+        missing = (host[:run] == State.ABSENT).nonzero()[0]
         if len(missing):
             pages = mind.host.take(life.slot_class, len(missing))
             if len(pages) < len(missing):
@@ -56,7 +57,7 @@ class Gets:
         request.entries[lo : lo + run] = entries[:run]
         request.ready[lo + ready] = True
         self._count(entries, ready, missing)
-        filling = np.flatnonzero(host[:run] == State.FILLING)
+        filling = (host[:run] == State.FILLING).nonzero()[0]
         if len(filling):
             mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
         if len(missing):
@@ -85,7 +86,7 @@ class Gets:
         entries = request.entries[positions]
         came = mind.directory.host.state[entries] == State.READY
         wanted = came & (positions < request.stop)
-        if wanted.any():
+        if np.count_nonzero(wanted):
             mind.host.pin(request.life.slot_class, entries[wanted])
             request.ready[positions[wanted]] = True
         if not came.all():
@@ -104,9 +105,8 @@ class Gets:
         request.ready[positions] = False
         mind.host.touch(slot_class, entries, now)
         mind.host.unpin(slot_class, entries)
-        failed = outcomes != Outcome.OK
-        if failed.any():
-            self._stop_at(request, int(positions[failed].min()))
+        if np.count_nonzero(outcomes):
+            self._stop_at(request, int(positions[outcomes != Outcome.OK].min()))
         self._advance(request, plan)
 
     def read(self, record: JobRecord, job: CopyJob, outcomes: UInt8Array, plan: Plan, now: float) -> None:
@@ -122,11 +122,12 @@ class Gets:
             mind.prefetch_inflight_nbytes -= len(entries) * life.block_nbytes
         corrupt = entries[outcomes == Outcome.CORRUPT]
         mind.wake(record, plan, now)
-        mind.host.failed(life.slot_class, bad)
-        mind.host.unpin(life.slot_class, entries[gone])
         mind.ssd.unpin(entries)
-        mind.ssd.discard(corrupt[mind.directory.ssd.state[corrupt] == State.READY])
-        mind.directory.release(entries)
+        if len(good) < len(entries):
+            mind.host.failed(life.slot_class, bad)
+            mind.host.unpin(life.slot_class, entries[gone])
+            mind.ssd.discard(corrupt[mind.directory.ssd.state[corrupt] == State.READY])
+            mind.directory.release(entries)
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
         """Load what is ready behind the frontier, want nothing more."""
@@ -142,7 +143,7 @@ class Gets:
         if stop >= request.stop:
             return
         request.stop = stop
-        pinned = stop + np.flatnonzero(request.ready[stop:])
+        pinned = stop + request.ready[stop:].nonzero()[0]
         pinned = pinned[pinned >= request.frontier]
         if len(pinned):
             self._mind.host.unpin(request.life.slot_class, request.entries[pinned])

@@ -215,7 +215,7 @@ class HostRoom:
         directory = self._directory
         self.slots.check()
         state = directory.host.state[: directory.high_water]
-        used = np.flatnonzero(state != State.ABSENT)
+        used = (state != State.ABSENT).nonzero()[0]
         pages = directory.host_page[used]
         assert len(np.unique(pages)) == len(pages), "two blocks in one slot"
         assert (self._entry_at[pages] == used).all(), "a slot does not know its block"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["HashIndex", "as_keys"]
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
-_SCALAR_BELOW = 24
+_SCALAR_BELOW = 6
 """Pending keys below which a scalar walk beats another vectorised round (measured by bench/mind.py)."""
 
 
@@ -61,7 +61,7 @@ class HashIndex:
         """Entries of uint64[n, 4] keys, -1 where a key is not held."""
         found = np.full(len(keys), -1, np.int32)
         link = self._heads[self._buckets(generation, keys)]
-        pending = np.flatnonzero(link)
+        pending = link.nonzero()[0]
         entry = link[pending] - 1
         wanted = keys[pending]
         while len(pending) > _SCALAR_BELOW:
@@ -70,7 +70,7 @@ class HashIndex:
             same &= (self.keys[entry, 1:] == wanted[:, 1:]).all(axis=1)
             found[pending[same]] = entry[same]
             link = self._next[entry]
-            deeper = np.flatnonzero(~same & (link != 0))
+            deeper = (~same & (link != 0)).nonzero()[0]
             pending, wanted, entry = pending[deeper], wanted[deeper], link[deeper] - 1
         for position, first in zip(pending.tolist(), entry.tolist(), strict=True):
             found[position] = self._walk(generation, keys[position], first)
@@ -93,7 +93,7 @@ class HashIndex:
         self._next[entries] = self._heads[buckets]
         self._heads[buckets] = links
         # Of several keys in one bucket only the last has become its head; chain the others one by one.
-        lost = np.flatnonzero(self._heads[buckets] != links)
+        lost = (self._heads[buckets] != links).nonzero()[0]
         heads, chain = self._heads_view, self._next_view
         for bucket, link in zip(buckets[lost].tolist(), links[lost].tolist(), strict=True):
             chain[link - 1] = heads[bucket]

@@ -111,8 +111,7 @@ class Request:
 
     def leading(self) -> int:
         """Blocks from the first that are OK without a hole."""
-        bad = self.outcomes != Outcome.OK
-        return int(bad.argmax()) if bad.any() else len(self)
+        return int((self.outcomes != Outcome.OK).argmax()) if np.count_nonzero(self.outcomes) else len(self)
 
 
 @dataclass(slots=True, eq=False)

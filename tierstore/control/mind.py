@@ -28,6 +28,9 @@ __all__ = ["NO_REQUEST", "Limits", "Mind"]
 
 NO_REQUEST = RequestId(-1)
 
+_OUTCOMES = tuple(Outcome)
+_OK = Outcome.OK
+
 _LINK_NAMES = {
     (TierName.HOST, TierName.DEVICE): "load",
     (TierName.DEVICE, TierName.HOST): "store",
@@ -70,11 +73,11 @@ class Mind:
 
     def states(self, entries: Int32Array) -> tuple[UInt8Array, UInt8Array]:
         """Host and SSD state of each entry; ABSENT where the entry is -1."""
-        known = entries >= 0
         host, ssd = self.directory.host.state[entries], self.directory.ssd.state[entries]
-        if not known.all():
-            host, ssd = np.where(known, host, State.ABSENT), np.where(known, ssd, State.ABSENT)
-        return host.astype(np.uint8, copy=False), ssd.astype(np.uint8, copy=False)
+        unknown = entries < 0
+        host[unknown] = State.ABSENT
+        ssd[unknown] = State.ABSENT
+        return host, ssd
 
     def device_job(self, request: Request, positions: Int64Array, *, load: bool, plan: Plan) -> None:
         """Plan one copy between the request's pages and the host slots of these blocks."""
@@ -172,11 +175,7 @@ class Mind:
         request.done = True
         verb = request.story.verb
         if verb:
-            counts = np.bincount(request.outcomes, minlength=len(Outcome)).tolist()
-            for outcome in Outcome:
-                if counts[outcome]:
-                    self.metrics.add(Metric.REQUEST_BLOCKS, counts[outcome], verb, outcome)
-            self.metrics.add(Metric.REQUEST_BYTES, counts[Outcome.OK] * request.life.block_nbytes, verb)
+            self._count(Metric.REQUEST_BLOCKS, Metric.REQUEST_BYTES, verb, request.outcomes, request.life.block_nbytes)
         plan.finished.append(Finished(request.request_id, request.leading(), request.outcomes))
 
     def lift(self, job_ids: list[JobId], plan: Plan) -> None:
@@ -188,13 +187,19 @@ class Mind:
 
     def count_job(self, job: CopyJob, result: CopyResult) -> None:
         """Count what a link has done."""
-        metrics, link = self.metrics, _LINK_NAMES[job.src, job.dst]
-        counts = np.bincount(result.outcomes, minlength=len(Outcome)).tolist()
-        for outcome in Outcome:
-            if counts[outcome]:
-                metrics.add(Metric.LINK_BLOCKS, counts[outcome], link, outcome)
-        metrics.add(Metric.LINK_BYTES, counts[Outcome.OK] * job.generation.layout.block_nbytes, link)
-        metrics.observe(Metric.LINK_JOB_SECONDS, result.seconds, link)
+        link = _LINK_NAMES[job.src, job.dst]
+        self._count(Metric.LINK_BLOCKS, Metric.LINK_BYTES, link, result.outcomes, job.generation.layout.block_nbytes)
+        self.metrics.observe(Metric.LINK_JOB_SECONDS, result.seconds, link)
+
+    def _count(self, blocks: Metric, nbytes: Metric, label: str, outcomes: UInt8Array, block_nbytes: int) -> None:
+        num_ok = len(outcomes)
+        if np.count_nonzero(outcomes):
+            counts = np.bincount(outcomes, minlength=len(_OUTCOMES)).tolist()
+            num_ok = counts[_OK]
+            for outcome in _OUTCOMES[1:]:
+                self.metrics.add(blocks, counts[outcome], label, outcome)
+        self.metrics.add(blocks, num_ok, label, _OK)
+        self.metrics.add(nbytes, num_ok * block_nbytes, label)
 
     def gauge(self) -> None:
         """Bring the gauges up to date."""

@@ -129,7 +129,7 @@ class Planner:
         assert ssd is not None, "blocks recovered without an SSD tier"
         keys = as_keys(hashes)
         new = (directory.find(number, keys) < 0) & ssd.known(extents.file)
-        new[np.flatnonzero(new)[directory.room :]] = False
+        new[new.nonzero()[0][directory.room :]] = False
         entries = directory.add(number, keys[new])
         ssd.reserve(entries)
         ssd.written(entries, extents.rows(new))
@@ -306,6 +306,6 @@ class Planner:
         if mind.ssd is not None:
             mind.ssd.check()
         for tier, places in ((TierName.HOST, mind.directory.host), (TierName.SSD, mind.directory.ssd)):
-            filling = set(np.flatnonzero(places.state[: mind.directory.high_water] == State.FILLING).tolist())
+            filling = set((places.state[: mind.directory.high_water] == State.FILLING).nonzero()[0].tolist())
             missing = filling - mind.jobs.filling(tier)
             assert not missing, f"FILLING in {tier} without a job: {sorted(missing)[:8]}"

@@ -73,7 +73,7 @@ class Prefetches:
         run = hi - lo if usable.all() else int(usable.argmin())
         if run < hi - lo:
             request.stop = lo + run
-        missing = np.flatnonzero(host[:run] == State.ABSENT)
+        missing = (host[:run] == State.ABSENT).nonzero()[0]
         cold_before = max(0, tick(now - mind.limits.cold_seconds))
         pages = mind.host.take(life.slot_class, len(missing), cold_before=cold_before) if len(missing) else missing
         if len(pages) < len(missing):
@@ -85,10 +85,10 @@ class Prefetches:
             mind.host.occupy(entries[missing], pages.astype(np.int32, copy=False))
             mind.prefetch_inflight_nbytes += len(missing) * life.block_nbytes
             mind.read_jobs(request, lo + missing, Priority.PREFETCH, plan)
-        filling = np.flatnonzero(host[:run] == State.FILLING)
+        filling = (host[:run] == State.FILLING).nonzero()[0]
         if len(filling):
             mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling)
-        request.outcomes[lo + np.flatnonzero(host[:run] == State.READY)] = Outcome.OK
+        request.outcomes[lo + (host[:run] == State.READY).nonzero()[0]] = Outcome.OK
         return request.frontier == min(hi, request.stop)
 
     def _refuse(self, request: Request) -> None:
@@ -112,7 +112,7 @@ class Prefetches:
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
         """End at once; withdraw reads that nobody else waits for."""
         mind = self._mind
-        unknown = np.flatnonzero(request.outcomes == Outcome.MISS)
+        unknown = (request.outcomes == Outcome.MISS).nonzero()[0]
         request.outcomes[unknown] = outcome
         mind.metrics.add(Metric.PREFETCHED_BLOCKS, len(unknown), "cancelled")
         mind.resolve(request, plan)

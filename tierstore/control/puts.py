@@ -42,17 +42,19 @@ class Puts:
         mind, lo, life = self._mind, request.opened, request.life
         entries = mind.directory.find(life.number, request.keys[lo:hi])
         host, _ssd = mind.states(entries)
-        held = np.flatnonzero(host == State.READY)
-        mind.host.pin(life.slot_class, entries[held])
-        taken = self._take(request, entries, np.flatnonzero(host == State.ABSENT))
-        mind.host.touch(life.slot_class, entries[held], now)
-        mind.host.unpin(life.slot_class, entries[held])
+        held = (host == State.READY).nonzero()[0]
+        if len(held):
+            mind.host.pin(life.slot_class, entries[held])
+        taken = self._take(request, entries, (host == State.ABSENT).nonzero()[0])
+        if len(held):
+            mind.host.touch(life.slot_class, entries[held], now)
+            mind.host.unpin(life.slot_class, entries[held])
+            request.outcomes[lo + held] = Outcome.OK
         request.entries[lo:hi] = entries
         request.opened = hi
-        request.outcomes[lo + held] = Outcome.OK
         if len(taken):
             mind.device_job(request, lo + taken, load=False, plan=plan)
-        filling = np.flatnonzero(host == State.FILLING)
+        filling = (host == State.FILLING).nonzero()[0]
         if len(filling):
             mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
         if request.durable:
@@ -87,15 +89,16 @@ class Puts:
         slot_class = request.life.slot_class
         gone = mind.directory.host.state[entries] == State.GONE
         good = (outcomes == Outcome.OK) & ~gone
-        bad = entries[~good & ~gone]
+        all_good = np.count_nonzero(good) == len(good)
         request.moving -= 1
-        request.outcomes[positions] = np.where(gone, np.uint8(Outcome.CANCELLED), outcomes)
+        request.outcomes[positions] = outcomes if all_good else np.where(gone, np.uint8(Outcome.CANCELLED), outcomes)
         mind.host.ready(slot_class, entries[good], now)
         self._write(request, positions[good], plan)
         mind.wake(record, plan, now)
-        mind.host.failed(slot_class, bad)
-        mind.host.unpin(slot_class, entries[gone])
-        mind.directory.release(entries)
+        if not all_good:
+            mind.host.failed(slot_class, entries[~good & ~gone])
+            mind.host.unpin(slot_class, entries[gone])
+            mind.directory.release(entries)
         self._settle(request, plan)
 
     def _write(self, request: Request, positions: Int64Array, plan: Plan) -> None:
@@ -138,10 +141,12 @@ class Puts:
         assert request is not None and ssd is not None
         gone = mind.directory.ssd.state[entries] == State.GONE
         good = (outcomes == Outcome.OK) & ~gone
+        all_good = np.count_nonzero(good) == len(good)
         if result.dst_locations is not None:
             ssd.written(entries[good], result.dst_locations.rows(good))
-        ssd.failed(entries[~good & ~gone])
-        ssd.unpin(entries[gone])
+        if not all_good:
+            ssd.failed(entries[~good & ~gone])
+            ssd.unpin(entries[gone])
         if result.dst_free_nbytes is not None:
             ssd.free_nbytes = result.dst_free_nbytes
         mind.write_inflight_nbytes -= len(entries) * request.life.block_nbytes
@@ -176,7 +181,7 @@ class Puts:
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
         """Open nothing more and wait for nothing but the copies out of the caller's memory."""
-        unknown = np.flatnonzero(request.outcomes == Outcome.MISS)
+        unknown = (request.outcomes == Outcome.MISS).nonzero()[0]
         request.outcomes[unknown] = outcome
         if request.durable:
             request.outcomes[request.outcomes == Outcome.OK] = outcome

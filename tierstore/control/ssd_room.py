@@ -157,7 +157,7 @@ class SsdRoom:
     def check(self) -> None:
         """Assert that every READY block lies in a file of the ledger, once."""
         directory = self._directory
-        ready = np.flatnonzero(directory.ssd.state[: directory.high_water] == State.READY)
+        ready = (directory.ssd.state[: directory.high_water] == State.READY).nonzero()[0]
         files = set(directory.ssd_file[ready].tolist())
         assert files <= set(self._files), f"blocks in files the ledger does not know: {files - set(self._files)}"
         for file, ledger in self._files.items():

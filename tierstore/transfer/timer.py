@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import threading
 from collections.abc import Callable
@@ -35,11 +36,13 @@ class Timer:
             self._next = deadline
             if self._worker is None:
                 self._worker = Worker("deadlines", capacity=1)
+                atexit.register(self.close)  # before the worker's own, which would wait for a task that waits
                 self._worker.submit(self._run)
             self._changed.notify()
 
     def close(self) -> None:
         """End the thread."""
+        atexit.unregister(self.close)
         with self._changed:
             self._closing = True
             self._changed.notify()
