@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SUFFIXES = {"", ".c", ".cpp", ".cu", ".cuh", ".h", ".json", ".md", ".proto", ".py", ".sh", ".toml", ".txt"}
 LINK = re.compile(r"https?://([\w.-]+)")
-MACHINE_PATH = re.compile(r"(?<![\w.*>-])/(?:home|root|Users|work|mnt)/\w")
+MACHINE_PATH = re.compile(r"(?<![\w.*>-])/(?:home|root|Users|work)/\w")
 HOSTS = {
     *("127.0.0.1", "localhost"),
     *("arxiv.org", "doi.org", "github.com", "www.apache.org"),
