@@ -125,8 +125,9 @@ class RecordWriter:
                 self._compute_checksums(batch, run)
                 ready.release()
 
-        accepted = self._worker.submit(compute)
-        assert accepted, "one batch is written at a time, and none after close"
+        if others:
+            accepted = self._worker.submit(compute)
+            assert accepted, "one batch is written at a time, and none after close"
         self._compute_checksums(batch, first)
         yield first
         for run in others:
