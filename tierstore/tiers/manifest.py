@@ -28,6 +28,8 @@ _PATH = "store.json"
 _NEW_PATH = "store.json.new"
 _LOCK_PATH = "LOCK"
 
+_REMEDY = "restore it from a copy, or remove it together with arrays/ to start anew"
+
 
 class _Namespace(TypedDict):
     epoch: int
@@ -134,7 +136,10 @@ def _load(disk: Disk) -> _Content | None:
                 f"restore {_PATH} from a copy, or remove arrays/ to start anew"
             )
         return None
-    buffer = aligned_buffer(max(1, pages_of(root[_PATH].nbytes)) * PAGE_NBYTES)[: root[_PATH].nbytes]
+    nbytes = root[_PATH].nbytes
+    if not nbytes or nbytes % PAGE_NBYTES:
+        raise FolderFormatError(f"{_PATH} cannot be read (it has {nbytes} bytes, not whole pages); {_REMEDY}")
+    buffer = aligned_buffer(nbytes)
     file = disk.open(_PATH)
     try:
         file.read_into([buffer.data], 0)
@@ -155,10 +160,7 @@ def _parse(text: bytes) -> _Content:
             }
             return _Content(format=version, uuid=str(uuid.UUID(content["uuid"])), namespaces=namespaces)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FolderFormatError(
-            f"{_PATH} cannot be read ({type(error).__name__}: {error}); restore it from a copy, or remove it together "
-            "with arrays/ to start anew"
-        ) from error
+        raise FolderFormatError(f"{_PATH} cannot be read ({type(error).__name__}: {error}); {_REMEDY}") from error
     raise FolderFormatError(
         f"{_PATH} is of format {version!r}, this version reads format {FORMAT_VERSION}; "
         "use the version of tierstore that wrote it, or another folder"
