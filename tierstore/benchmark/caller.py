@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from tierstore.benchmark.plan import BenchmarkPlan
     from tierstore.store import Store, Transfer
 
-__all__ = ["Caller"]
+__all__ = ["PUTS_IN_FLIGHT", "Caller"]
+
+PUTS_IN_FLIGHT = 4
+"""Puts that `Caller.put_durable` cuts a call into, so that copies and writes overlap."""
 
 _TIMEOUT_SECONDS = 120.0
 
 
 class Caller:
-    """One caller with one call in flight.
+    """One caller.
 
     A call is a number; its blocks have the keys ``number * batch`` onwards.
 
@@ -52,17 +55,24 @@ class Caller:
         self._hashes = self._payload.hashes(self._keys(call))
         self._payload.poison(self.buffer)
 
-    def put(self, call: int, *, durable: bool = False) -> None:
-        """Put the blocks made ready. Blocks until they are readable, or durable."""
-        self._finish("put", call, self._handle.put(self._hashes, self.buffer, durable=durable))
+    def put(self, call: int) -> None:
+        """Put the blocks made ready. Blocks until they are readable."""
+        self._finish("put", call, [self._handle.put(self._hashes, self.buffer)])
+
+    def put_durable(self, call: int) -> None:
+        """Put the blocks made ready, a few puts in flight at once as an engine has them. Blocks until durable."""
+        step = -(-len(self.buffer) // PUTS_IN_FLIGHT)
+        parts = [slice(first, first + step) for first in range(0, len(self.buffer), step)]
+        puts = [self._handle.put(self._hashes[part], self.buffer[part], durable=True) for part in parts]
+        self._finish("durable put", call, puts)
 
     def get(self, call: int) -> None:
         """Get the blocks made ready into the buffer. Blocks."""
-        self._finish("get", call, self._handle.get(self._hashes, self.buffer))
+        self._finish("get", call, [self._handle.get(self._hashes, self.buffer)])
 
     def prefetch(self, call: int) -> None:
         """Bring the blocks made ready into the host pool. Blocks."""
-        self._finish("prefetch", call, self._handle.prefetch(self._hashes))
+        self._finish("prefetch", call, [self._handle.prefetch(self._hashes)])
 
     def num_wrong(self, call: int) -> int:
         """How many blocks in the buffer are not, byte for byte, those of this call."""
@@ -77,11 +87,12 @@ class Caller:
     def _keys(self, call: int) -> range:
         return range(call * len(self.buffer), (call + 1) * len(self.buffer))
 
-    def _finish(self, verb: str, call: int, transfer: Transfer) -> None:
-        result = transfer.result(_TIMEOUT_SECONDS)
-        if result.leading != len(self.buffer):
-            outcomes = sorted({outcome.name for outcome in result.outcomes})
+    def _finish(self, verb: str, call: int, transfers: list[Transfer]) -> None:
+        results = [transfer.result(_TIMEOUT_SECONDS) for transfer in transfers]
+        num_moved = sum(result.leading for result in results)
+        if num_moved != len(self.buffer):
+            outcomes = sorted({outcome.name for result in results for outcome in result.outcomes})
             raise TierstoreError(
-                f"{verb} {call} moved {result.leading} of {len(self.buffer)} blocks ({', '.join(outcomes)}), so it "
+                f"{verb} {call} moved {num_moved} of {len(self.buffer)} blocks ({', '.join(outcomes)}), so it "
                 "cannot be measured; use a smaller --batch"
             )

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tierstore.benchmark.caller import Caller
-from tierstore.benchmark.limits import copy_primitives, copy_rows, fastest_copy
+from tierstore.benchmark.limits import copy_ways, fastest_copy
 from tierstore.benchmark.measure import Measurement, Probe
 from tierstore.store import Store
 from tierstore.tiers.host_pool import HostPool
@@ -36,18 +36,18 @@ def measure_host_links(plan: BenchmarkPlan, take: Callable[[Probe], Measurement]
         num_areas = plan.host_nbytes // (plan.batch * plan.slot_nbytes)
         areas = pool.view[: num_areas * plan.batch * plan.slot_nbytes].reshape(num_areas, plan.batch, plan.slot_nbytes)
         areas = areas[:, :, : plan.block_nbytes]
-        primitives = copy_primitives()
-        into_name, into_pool = fastest_copy(primitives, dst=areas[0], src=caller.buffer)
-        out_name, out_of_pool = fastest_copy(primitives, dst=caller.buffer, src=areas[0])
+        ways = copy_ways()
+        into_name, into_pool = fastest_copy(ways, dst=areas[0], src=caller.buffer)
+        out_name, out_of_pool = fastest_copy(ways, dst=caller.buffer, src=areas[0])
         yield take(
             Probe(
                 link="host.put",
                 threads=1,
                 pages="buffer to memfd",
-                limit_name=f"{into_name} copy",
+                limit_name=into_name,
                 call_nbytes=plan.call_nbytes,
                 prepare=caller.fill,
-                limit=lambda call: copy_rows(into_pool, areas[call % num_areas], caller.buffer),
+                limit=lambda call: into_pool(areas[call % num_areas], caller.buffer),
                 product=caller.put,
                 num_wrong=caller.num_wrong_held,
             )
@@ -61,10 +61,10 @@ def measure_host_links(plan: BenchmarkPlan, take: Callable[[Probe], Measurement]
                 link="host.get",
                 threads=1,
                 pages="memfd to buffer",
-                limit_name=f"{out_name} copy",
+                limit_name=out_name,
                 call_nbytes=plan.call_nbytes,
                 prepare=lambda call: caller.poison(_FIRST_GET + call % num_held),
-                limit=lambda call: copy_rows(out_of_pool, caller.buffer, areas[call % num_areas]),
+                limit=lambda call: out_of_pool(caller.buffer, areas[call % num_areas]),
                 product=lambda call: caller.get(_FIRST_GET + call % num_held),
                 num_wrong=lambda call: caller.num_wrong(_FIRST_GET + call % num_held),
             )

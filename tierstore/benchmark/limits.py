@@ -12,7 +12,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,16 +25,18 @@ if TYPE_CHECKING:
 
     Copy: TypeAlias = Callable[[UInt8Array, UInt8Array], None]
 
-__all__ = ["LimitFile", "copy_primitives", "copy_rows", "drop_page_cache", "fastest_copy"]
+__all__ = ["LimitFile", "copy_ways", "drop_page_cache", "fastest_copy"]
 
 _NUM_TRIALS = 3
+_PIECE_NBYTES = 4 << 20
 
 
-def copy_primitives() -> dict[str, Copy]:
-    """Every way to copy that is known here by name: the store's own, the C library's and torch's.
+def copy_ways() -> dict[str, Copy]:
+    """Every way known here to copy uint8[n, nbytes] by name, all of them in the calling thread.
 
-    Sets torch to one thread for the whole process: the store copies in one thread a direction, and so
-    does its limit.
+    The store's own primitives, the C library's and torch's go row by row; the store's own, which take
+    strided rows, also at once. Sets torch to one thread for the whole process: the store copies in one
+    thread a direction, and so does its limit.
     """
     import torch
 
@@ -46,25 +48,26 @@ def copy_primitives() -> dict[str, Copy]:
     def torch_copy(dst: UInt8Array, src: UInt8Array) -> None:
         torch.from_numpy(dst).copy_(torch.from_numpy(src))
 
-    return {**PRIMITIVES, "memmove": memmove, "torch": torch_copy}
+    rowwise = {**PRIMITIVES, "memmove": memmove, "torch": torch_copy}
+    ways: dict[str, Copy] = {f"{name} by rows": functools.partial(_copy_rows, copy) for name, copy in rowwise.items()}
+    return ways | {f"{name} at once": copy for name, copy in PRIMITIVES.items()}
 
 
-def copy_rows(copy: Copy, dst: UInt8Array, src: UInt8Array) -> None:
-    """Copy uint8[n, nbytes] row by row: a block is what the store moves at a time, too."""
+def _copy_rows(copy: Copy, dst: UInt8Array, src: UInt8Array) -> None:
     for dst_row, src_row in zip(dst, src, strict=True):
         copy(dst_row, src_row)
 
 
-def fastest_copy(primitives: Mapping[str, Copy], *, dst: UInt8Array, src: UInt8Array) -> tuple[str, Copy]:
-    """Try every primitive by turns on these very rows; the one whose best time is least, and its name."""
+def fastest_copy(ways: Mapping[str, Copy], *, dst: UInt8Array, src: UInt8Array) -> tuple[str, Copy]:
+    """Try every way by turns on these very rows; the one whose best time is least, and its name."""
     best: dict[str, float] = {}
     for _ in range(_NUM_TRIALS):
-        for name, copy in primitives.items():
+        for name, copy in ways.items():
             started = time.perf_counter()
-            copy_rows(copy, dst, src)
+            copy(dst, src)
             best[name] = min(best.get(name, float("inf")), time.perf_counter() - started)
     name = min(best, key=lambda key: best[key])
-    return name, primitives[name]
+    return name, ways[name]
 
 
 class LimitFile:
@@ -92,28 +95,29 @@ class LimitFile:
         self._worker = Worker("limit", capacity=threads, threads=threads)
 
     def write(self, rows: UInt8Array, offset: int) -> None:
-        """Write uint8[n, slot_nbytes] at `offset`, a row a call, in one thread; durable when this returns."""
-        for index, row in enumerate(rows):
-            _whole("write", self.path, os.pwritev(self._descriptor, [row], offset + index * len(row)), len(row))
+        """Write uint8[n, slot_nbytes] at `offset` in one thread, up to 4 MiB a call; durable when this returns."""
+        for piece, start in _pieces(rows, offset):
+            _whole("write", self.path, os.pwritev(self._descriptor, [piece.data], start), piece.nbytes)
         os.fdatasync(self._descriptor)
 
     def read(self, rows: UInt8Array, offset: int) -> None:
-        """Fill uint8[n, slot_nbytes] from `offset`, a row a call, the rows dealt out to all threads. Blocks."""
+        """Fill uint8[n, slot_nbytes] from `offset`, up to 4 MiB a call, dealt out to all threads. Blocks."""
         ended = threading.Semaphore(0)
         failures: list[DiskError | OSError] = []
+        pieces = list(_pieces(rows, offset))
 
         def read_every(first: int) -> None:
             try:
-                for index in range(first, len(rows), self.threads):
-                    row = rows[index]
-                    _whole("read", self.path, os.preadv(self._descriptor, [row], offset + index * len(row)), len(row))
+                for piece, start in pieces[first :: self.threads]:
+                    _whole("read", self.path, os.preadv(self._descriptor, [piece.data], start), piece.nbytes)
             except (DiskError, OSError) as error:
                 failures.append(error)
             finally:
                 ended.release()
 
         for first in range(self.threads):
-            assert self._worker.submit(functools.partial(read_every, first)), "the limit's worker is full"
+            accepted = self._worker.submit(functools.partial(read_every, first))
+            assert accepted, "the limit's worker has room for a task a thread"
         for _ in range(self.threads):
             ended.acquire()
         if failures:
@@ -146,6 +150,12 @@ def _open(path: Path) -> tuple[int, bool]:
             raise FolderError(f"{path.parent} cannot be written ({error}); use another --ssd-dir") from error
     path.unlink(missing_ok=True)
     return os.open(path, flags, 0o600), False
+
+
+def _pieces(rows: UInt8Array, offset: int) -> Iterator[tuple[UInt8Array, int]]:
+    count = max(1, _PIECE_NBYTES // rows.shape[1])
+    for first in range(0, len(rows), count):
+        yield rows[first : first + count], offset + first * rows.shape[1]
 
 
 def _whole(operation: str, path: Path, done_nbytes: int, nbytes: int) -> None:

@@ -64,14 +64,16 @@ class Measurement:
         probe: What was measured.
         limit_seconds: Wall time of each call of the limit.
         product_seconds: Wall time of each call of the product, pair by pair.
-        cpu_seconds: Processor time of all threads over the product's calls.
+        limit_cpu_seconds: Processor time of all threads over the limit's calls.
+        product_cpu_seconds: The same over the product's.
         num_wrong: Blocks found wrong; anything but 0 voids the figures.
     """
 
     probe: Probe
     limit_seconds: list[float] = field(default_factory=list)
     product_seconds: list[float] = field(default_factory=list)
-    cpu_seconds: float = 0.0
+    limit_cpu_seconds: float = 0.0
+    product_cpu_seconds: float = 0.0
     num_wrong: int = 0
 
     @property
@@ -90,9 +92,9 @@ class Measurement:
         return self.probe.call_nbytes / 1e9 / _percentile(self.limit_seconds, 50)
 
     @property
-    def cpu_seconds_per_gbyte(self) -> float:
-        """Processor seconds that the product burns for each 10**9 bytes."""
-        return self.cpu_seconds / (self.num_pairs * self.probe.call_nbytes / 1e9)
+    def num_gbytes(self) -> float:
+        """What each of the two moved, in 10**9 bytes."""
+        return self.num_pairs * self.probe.call_nbytes / 1e9
 
     def product_ms(self, percent: float) -> float:
         """A percentile of the product's call latency in milliseconds."""
@@ -124,13 +126,14 @@ def measure(
         if pair >= probe.num_pairs_min and elapsed >= seconds:
             break
         on_progress(min(1.0, elapsed / seconds))
-        limit_seconds, _ = _timed(probe.limit, probe.prepare, pair, clocks)
-        product_seconds, cpu_seconds = _timed(probe.product, probe.prepare, pair, clocks)
+        limit_seconds, limit_cpu_seconds = _timed(probe.limit, probe.prepare, pair, clocks)
+        product_seconds, product_cpu_seconds = _timed(probe.product, probe.prepare, pair, clocks)
         taken.num_wrong += probe.num_wrong(pair)
         if pair > 0:
             taken.limit_seconds.append(limit_seconds)
             taken.product_seconds.append(product_seconds)
-            taken.cpu_seconds += cpu_seconds
+            taken.limit_cpu_seconds += limit_cpu_seconds
+            taken.product_cpu_seconds += product_cpu_seconds
     on_progress(1.0)
     return taken
 

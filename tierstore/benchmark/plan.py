@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 from tierstore.errors import ConfigError
 from tierstore.settings import format_size
+from tierstore.tiers.chunkfile import slots_per_file
+from tierstore.tiers.record import RecordShape
+from tierstore.tiers.ssd import default_file_nbytes
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
@@ -21,7 +24,8 @@ _CALL_NBYTES = 64 * _MIB
 _BATCH_MAX = 256
 _SLAB_SLOTS_MIN = 8
 _POOL_SLABS = 4
-_RECORD_PAGES = 2
+_FILE_SLOTS_MIN = 16
+_FILES_SPARE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +63,10 @@ class BenchmarkPlan:
                 f"{format_size(self.ssd_host_nbytes)}"
             )
         if self.num_ssd_calls_max < self.num_ssd_calls_min:
-            needed = -(-self.num_ssd_calls_min * self._ssd_call_nbytes * 4 // 3 // _MIB) * _MIB
             raise ConfigError(
-                f"an SSD tier of {format_size(self.ssd_nbytes)} cannot outgrow a host pool of "
-                f"{format_size(self.ssd_host_nbytes)}; use an --ssd-size of at least {format_size(needed)}"
+                f"an SSD tier of {format_size(self.ssd_nbytes)} is too small to outgrow a host pool of "
+                f"{format_size(self.ssd_host_nbytes)}; use an --ssd-size of at least "
+                f"{format_size(self._ssd_nbytes_min)}"
             )
 
     @staticmethod
@@ -96,15 +100,32 @@ class BenchmarkPlan:
         return _POOL_SLABS * self.slab_nbytes
 
     @property
+    def num_pool_calls(self) -> int:
+        """Calls whose blocks that pool holds."""
+        return self.ssd_host_nbytes // (self.batch * self.slot_nbytes)
+
+    @property
     def num_ssd_calls_min(self) -> int:
         """Calls after which the tier holds twice what the pool does."""
-        return max(6, -(-2 * self.ssd_host_nbytes // (self.batch * self.slot_nbytes)))
+        return max(6, 2 * self.num_pool_calls)
+
+    @property
+    def ssd_file_nbytes(self) -> int:
+        """Length of a chunk file: the store's own choice, unless blocks are so large that few would fit."""
+        pitch_nbytes = RecordShape(self.block_nbytes).pitch_nbytes
+        return max(default_file_nbytes(self.ssd_nbytes), _FILE_SLOTS_MIN * (pitch_nbytes + PAGE_NBYTES))
 
     @property
     def num_ssd_calls_max(self) -> int:
-        """Calls that fill three quarters of the tier, before it begins to reclaim."""
-        return self.ssd_nbytes * 3 // 4 // self._ssd_call_nbytes
+        """Calls that fill the tier up to where it begins to reclaim."""
+        num_files = self.ssd_nbytes // self.ssd_file_nbytes - _FILES_SPARE
+        return max(0, num_files * self._file_slots // self.batch)
 
     @property
-    def _ssd_call_nbytes(self) -> int:
-        return self.batch * (self.slot_nbytes + _RECORD_PAGES * PAGE_NBYTES)
+    def _file_slots(self) -> int:
+        return slots_per_file(self.ssd_file_nbytes, RecordShape(self.block_nbytes))
+
+    @property
+    def _ssd_nbytes_min(self) -> int:
+        num_files = -(-self.num_ssd_calls_min * self.batch // self._file_slots)
+        return (num_files + _FILES_SPARE) * self.ssd_file_nbytes

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Report", "Row", "as_table", "save_plot"]
 
 _VERSION = 1
-_BAR_CELLS = 20
+_BAR_CELLS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,8 @@ class Row:
         pairs: How many calls of each were counted.
         p50_ms: Median latency of one call of the store.
         p99_ms: 99th percentile; the worst call where there were fewer than a hundred.
-        cpu_seconds_per_gbyte: Processor time of all threads.
+        cpu_seconds_per_gbyte: Processor time of all threads in the store's calls, for each 10**9 bytes.
+        limit_cpu_seconds_per_gbyte: The same in the limit's; both hold still where a busy machine shakes the rates.
         verified: Whether every byte read back was that of its key.
     """
 
@@ -63,6 +64,7 @@ class Row:
     p50_ms: float
     p99_ms: float
     cpu_seconds_per_gbyte: float
+    limit_cpu_seconds_per_gbyte: float
     verified: bool
 
     @classmethod
@@ -86,7 +88,8 @@ class Row:
             pairs=taken.num_pairs,
             p50_ms=taken.product_ms(50),
             p99_ms=taken.product_ms(99),
-            cpu_seconds_per_gbyte=taken.cpu_seconds_per_gbyte,
+            cpu_seconds_per_gbyte=taken.product_cpu_seconds / taken.num_gbytes,
+            limit_cpu_seconds_per_gbyte=taken.limit_cpu_seconds / taken.num_gbytes,
             verified=taken.num_wrong == 0,
         )
 
@@ -117,18 +120,17 @@ class Report:
 
 
 def as_table(report: Report) -> Table:
-    """The rows with a bar each: how much of the machine's limit the store reaches."""
+    """The rows with a bar each: how much of the machine's limit the store reaches. Fits 80 columns."""
+    from rich import box
     from rich.table import Table
 
-    table = Table(caption="GB = 10^9 bytes; share = store / the machine's limit in the same run, medians of pairs")
-    for title in ("link", "block", "batch", "threads", "GB/s", "limit", "share", "", "p50 ms", "p99 ms", "CPU s/GB"):
+    table = Table(title=_title(report), title_justify="left", box=box.SIMPLE)
+    table.caption, table.caption_justify = _caption(report.machine), "left"
+    for title in ("link", "GB/s", "limit", "share", "", "p50 ms", "p99 ms", "CPU s/GB"):
         table.add_column(title, justify="left" if title in ("link", "") else "right", no_wrap=True)
     for row in report.rows:
         table.add_row(
             row.link,
-            format_size(row.block_nbytes),
-            str(row.batch),
-            str(row.threads),
             f"{row.gbytes_per_second:.2f}",
             f"{row.limit_gbytes_per_second:.2f}",
             f"{row.share:.0%}",
@@ -138,6 +140,22 @@ def as_table(report: Report) -> Table:
             f"{row.cpu_seconds_per_gbyte:.2f}",
         )
     return table
+
+
+def _title(report: Report) -> str:
+    if not report.rows:
+        return "nothing was measured"
+    row = report.rows[-1]
+    block = format_size(row.block_nbytes)
+    return f"{report.machine.get('cpu')}: {row.batch} blocks of {block} a call, {row.threads} threads, {row.codec}"
+
+
+def _caption(machine: dict[str, object]) -> str:
+    text = "GB = 10^9 bytes; limit = what the machine itself does, by turns in this run; medians"
+    load, num_cpus = machine.get("load_average", 0.0), machine.get("num_cpus", 1)
+    if isinstance(load, float) and isinstance(num_cpus, int) and load > num_cpus / 2:
+        text += f"\nthe machine was busy at the start (load {load} on {num_cpus} cores), which lowers the shares"
+    return text
 
 
 def save_plot(report: Report, path: Path) -> None:

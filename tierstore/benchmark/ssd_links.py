@@ -7,14 +7,19 @@ opened again, so that what is read was durable and comes from the SSD.
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from tierstore.benchmark.caller import Caller
+from tierstore.benchmark.caller import PUTS_IN_FLIGHT, Caller
 from tierstore.benchmark.limits import LimitFile, drop_page_cache
 from tierstore.benchmark.measure import Measurement, Probe
+from tierstore.errors import TierstoreError
+from tierstore.settings import format_size
 from tierstore.store import Store
 from tierstore.tiers.host_pool import HostPool
 
@@ -23,6 +28,11 @@ if TYPE_CHECKING:
     from tierstore.types import UInt8Array
 
 __all__ = ["measure_ssd_links"]
+
+_COLD_SECONDS = 0.2
+"""A prefetch evicts only what was used in an earlier tenth of a second; the blocks of small calls are waited for."""
+
+_READ_NBYTES = 'tierstore_link_bytes_total{link="ssd-read"}'
 
 
 def measure_ssd_links(plan: BenchmarkPlan, take: Callable[[Probe], Measurement]) -> Iterator[Measurement]:
@@ -40,9 +50,24 @@ def measure_ssd_links(plan: BenchmarkPlan, take: Callable[[Probe], Measurement])
             caller = Caller(plan, store)
             written.num_wrong += sum(caller.num_wrong_held(call) for call in range(num_calls))
             yield written
-            read = take(_read_probe(plan, caller, limit, num_calls))
+            take_cold = partial(_take_cold, store, take)
+            read = take_cold(_read_probe(plan, caller, limit, num_calls))
             yield read
-            yield take(_get_probe(plan, caller, limit, num_calls, first=read.num_pairs + 1))
+            yield take_cold(_get_probe(plan, caller, limit, num_calls, first=read.num_pairs + 1))
+
+
+def _take_cold(store: Store, take: Callable[[Probe], Measurement], probe: Probe) -> Measurement:
+    """Take a probe of reads, and make sure that every block of it did come from the SSD."""
+    before = store.metrics()[_READ_NBYTES]
+    taken = take(probe)
+    came_nbytes = int(store.metrics()[_READ_NBYTES] - before)
+    claimed_nbytes = (taken.num_pairs + 1) * probe.call_nbytes
+    if came_nbytes < claimed_nbytes:
+        raise TierstoreError(
+            f"{probe.link} read {format_size(came_nbytes)} of {format_size(claimed_nbytes)} from SSD, the rest was "
+            "still in the host pool; use a larger --ssd-size"
+        )
+    return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +99,7 @@ def _open_store(plan: BenchmarkPlan) -> Store:
         host_populate=True,
         ssd_dir=plan.folder / "store",
         ssd_size=plan.ssd_nbytes,
+        ssd_file_size=plan.ssd_file_nbytes,
         ssd_read_threads=plan.read_threads,
         codec_name=plan.codec,
         prefetch_inflight=plan.batch * plan.slot_nbytes,
@@ -88,22 +114,29 @@ def _write_probe(plan: BenchmarkPlan, caller: Caller, limit: _Limit) -> Probe:
     return Probe(
         link="ssd.write",
         threads=1,
-        pages=f"buffer to file, {limit.pages}, synced",
+        pages=f"buffer to file, {limit.pages}, synced, {PUTS_IN_FLIGHT} puts in flight",
         limit_name="pwritev and fdatasync",
         call_nbytes=plan.call_nbytes,
         num_pairs_min=plan.num_ssd_calls_min,
         num_pairs_max=plan.num_ssd_calls_max,
         prepare=caller.fill,
         limit=limit.write,
-        product=lambda call: caller.put(call, durable=True),
+        product=caller.put_durable,
         num_wrong=lambda _: 0,  # all of it is read back once the store has been opened again
     )
 
 
 def _read_probe(plan: BenchmarkPlan, caller: Caller, limit: _Limit, num_calls: int) -> Probe:
+    last_uses = deque([time.monotonic()] * plan.num_pool_calls, maxlen=plan.num_pool_calls)
+
     def prepare(call: int) -> None:
+        time.sleep(max(0.0, last_uses[0] + _COLD_SECONDS - time.monotonic()))
         caller.poison(call % num_calls)
         limit.drop_cache()
+
+    def num_wrong(call: int) -> int:
+        last_uses.append(time.monotonic())
+        return caller.num_wrong_held(call % num_calls)
 
     return Probe(
         link="ssd.read",
@@ -114,7 +147,7 @@ def _read_probe(plan: BenchmarkPlan, caller: Caller, limit: _Limit, num_calls: i
         prepare=prepare,
         limit=lambda call: limit.read(call % num_calls),
         product=lambda call: caller.prefetch(call % num_calls),
-        num_wrong=lambda call: caller.num_wrong_held(call % num_calls),
+        num_wrong=num_wrong,
     )
 
 
