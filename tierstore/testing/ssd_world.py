@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tierstore.disk.base import Disk
 from tierstore.keys import Namespace
 from tierstore.layout import KVLayout
+from tierstore.testing.block_user import BlockUser
 from tierstore.testing.sim_disk import SimDisk
 from tierstore.tiers.frame import aligned_buffer
 from tierstore.tiers.manifest import Manifest
@@ -73,6 +74,12 @@ class SsdWorld:
             clock=lambda: 1_700_000_000_000_000_000,
         )
         return self.tier
+
+    def begin(self, block_nbytes: int = 100) -> tuple[SsdTier, BlockUser]:
+        """Begin a life in an empty folder, with a user of one namespace."""
+        tier = self.start()
+        assert not list(tier.recover()), "the folder is not empty"
+        return tier, BlockUser(self.pool, self.generation(block_nbytes))
 
     def close(self) -> None:
         """End a life in order."""

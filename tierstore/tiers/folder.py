@@ -31,7 +31,7 @@ class FolderLimits:
 
     Attributes:
         capacity_nbytes: All chunk files together.
-        file_nbytes: One chunk file of a new array; an array that has files keeps their length.
+        file_nbytes: One chunk file that is begun; those of an earlier run keep their length.
         free_floor_nbytes: What must stay free in the file system when a file is begun.
     """
 
@@ -71,16 +71,15 @@ class ChunkFolder:
     @property
     def free_nbytes(self) -> int:
         """Bytes of files that may still be begun."""
-        return self._limits.file_nbytes * self._files_left(self._limits.file_nbytes)
+        return self._limits.file_nbytes * self._files_left()
 
     def room_nbytes(self, array: str, shape: RecordShape) -> int | None:
         """Block bytes of one shape that an array can still take; None where a block is larger than a file."""
-        file_nbytes = self._file_nbytes(array)
-        slots = slots_per_file(file_nbytes, shape)
+        slots = slots_per_file(self._limits.file_nbytes, shape)
         if not slots:
             return None
         current = self._current.get(array)
-        return shape.nbytes * ((current.room(shape) if current else 0) + slots * self._files_left(file_nbytes))
+        return shape.nbytes * ((current.room(shape) if current else 0) + slots * self._files_left())
 
     def place(self, array: str, shape: RecordShape) -> ChunkFile | Outcome:
         """The file of an array with room for the next record; blocks where it must be begun.
@@ -159,7 +158,7 @@ class ChunkFolder:
         self._current.clear()
 
     def _begin(self, array: str, shape: RecordShape) -> ChunkFile | Outcome:
-        nbytes = self._file_nbytes(array)
+        nbytes = self._limits.file_nbytes
         if not slots_per_file(nbytes, shape):
             _logger.warning(
                 "a block of %d bytes is larger than a chunk file (%d); raise [ssd] file_size", shape.nbytes, nbytes
@@ -170,7 +169,7 @@ class ChunkFolder:
             return Outcome.REJECTED
         try:
             self._disk_free_nbytes = self._disk.look("").free_nbytes
-            if not self._files_left(nbytes):
+            if not self._files_left():
                 return Outcome.REJECTED
             name = ChunkName.new(array, number)
             chunk = ChunkFile(self._next_id, name, self._disk.create(name.path, nbytes), nbytes=nbytes)
@@ -199,16 +198,11 @@ class ChunkFolder:
         if self._current.get(chunk.name.array) is chunk:
             del self._current[chunk.name.array]
 
-    def _file_nbytes(self, array: str) -> int:
-        """Length of an array's files: that of its files, or the limit's where it has none."""
-        lengths = [chunk.nbytes for chunk in self.files.values() if chunk.name.array == array]
-        return max(lengths, default=self._limits.file_nbytes)
-
-    def _files_left(self, file_nbytes: int) -> int:
+    def _files_left(self) -> int:
         """How many files may still be begun, by both limits."""
         left = self._limits.capacity_nbytes - self.nbytes
         free = self._disk_free_nbytes - self._limits.free_floor_nbytes
-        return max(0, min(left, free) // file_nbytes)
+        return max(0, min(left, free) // self._limits.file_nbytes)
 
     def _free_number(self, array: str) -> int:
         names = [chunk.name for chunk in self.files.values()] + [name for name, _ in self._unusable]

@@ -32,6 +32,9 @@ __all__ = ["RECOVERED_BLOCKS_MAX", "Recovery", "recover"]
 RECOVERED_BLOCKS_MAX = 8192
 """Blocks of one `Recovered`."""
 
+_UNSEEN_RECORDS_MAX = 1 << 32
+"""Sequences left out where something could not be read: what lies there may be newer than all that was seen."""
+
 _ZARR_NAME = "zarr.json"
 
 _logger = logging.getLogger(__name__)
@@ -87,6 +90,8 @@ def recover(disk: Disk, folder: ChunkFolder, epochs: Mapping[bytes, int], codec:
     adopted = [chunk for name, nbytes in names if (chunk := folder.adopt(name, nbytes)) is not None]
     files = sorted((_File(chunk, *scanner.records(chunk)) for chunk in adopted), key=lambda file: file.last_sequence)
     next_sequence = files[-1].last_sequence + 1 if files else 0
+    if len(files) < len(names) or not all(file.readable for file in files):
+        next_sequence += _UNSEEN_RECORDS_MAX
     while files and folder.over_capacity:
         folder.discard(files.pop(0).chunk.file_id)
     newest = {file.chunk.name.array: file for file in files}
