@@ -23,6 +23,9 @@ __all__ = ["PUTS_IN_FLIGHT", "Caller"]
 PUTS_IN_FLIGHT = 4
 """Puts that `Caller.put_durable` cuts a call into, so that copies and writes overlap."""
 
+_ROOM_CALL = 1 << 40
+"""A call whose blocks come and go to make room."""
+
 _TIMEOUT_SECONDS = 120.0
 
 
@@ -42,6 +45,7 @@ class Caller:
     def __init__(self, plan: BenchmarkPlan, store: Store) -> None:
         self.buffer = np.empty((plan.batch, plan.block_nbytes), np.uint8)
         self._payload = Payload(plan.block_nbytes)
+        self._store = store
         self._handle = store.namespace(Namespace(model="benchmark", layout=plan.layout))
         self._hashes: list[bytes] = []
 
@@ -73,6 +77,13 @@ class Caller:
     def prefetch(self, call: int) -> None:
         """Bring the blocks made ready into the host pool. Blocks."""
         self._finish("prefetch", call, [self._handle.prefetch(self._hashes)])
+
+    def make_room(self) -> None:
+        """Free the pool of its coldest blocks for one call, whatever their age: a prefetch evicts only old ones."""
+        self._hashes = self._payload.hashes(self._keys(_ROOM_CALL))
+        self.put(_ROOM_CALL)
+        self._store.flush().result(_TIMEOUT_SECONDS)
+        self._handle.delete(self._hashes)
 
     def num_wrong(self, call: int) -> int:
         """How many blocks in the buffer are not, byte for byte, those of this call."""

@@ -146,8 +146,10 @@ def _title(report: Report) -> str:
     if not report.rows:
         return "nothing was measured"
     row = report.rows[-1]
-    block = format_size(row.block_nbytes)
-    return f"{report.machine.get('cpu')}: {row.batch} blocks of {block} a call, {row.threads} threads, {row.codec}"
+    text = f"{report.machine.get('cpu')}: {row.batch} blocks of {format_size(row.block_nbytes)} a call"
+    if row.link.startswith("ssd"):
+        text += f"; SSD: {'direct' if 'direct' in row.pages else 'buffered'}, {row.threads} threads, {row.codec}"
+    return text
 
 
 def _caption(machine: dict[str, object]) -> str:

@@ -7,8 +7,6 @@ opened again, so that what is read was durable and comes from the SSD.
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -22,15 +20,13 @@ from tierstore.errors import TierstoreError
 from tierstore.settings import format_size
 from tierstore.store import Store
 from tierstore.tiers.host_pool import HostPool
+from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
     from tierstore.benchmark.plan import BenchmarkPlan
     from tierstore.types import UInt8Array
 
 __all__ = ["measure_ssd_links"]
-
-_COLD_SECONDS = 0.2
-"""A prefetch evicts only what was used in an earlier tenth of a second; the blocks of small calls are waited for."""
 
 _READ_NBYTES = 'tierstore_link_bytes_total{link="ssd-read"}'
 
@@ -103,7 +99,7 @@ def _open_store(plan: BenchmarkPlan) -> Store:
         ssd_read_threads=plan.read_threads,
         codec_name=plan.codec,
         prefetch_inflight=plan.batch * plan.slot_nbytes,
-        prefetch_cold_seconds=0.0,
+        links_write_inflight=PAGE_NBYTES,  # so that blocks put to make room stay off the SSD; durable puts do not ask
     )
 
 
@@ -127,16 +123,10 @@ def _write_probe(plan: BenchmarkPlan, caller: Caller, limit: _Limit) -> Probe:
 
 
 def _read_probe(plan: BenchmarkPlan, caller: Caller, limit: _Limit, num_calls: int) -> Probe:
-    last_uses = deque([time.monotonic()] * plan.num_pool_calls, maxlen=plan.num_pool_calls)
-
     def prepare(call: int) -> None:
-        time.sleep(max(0.0, last_uses[0] + _COLD_SECONDS - time.monotonic()))
+        caller.make_room()
         caller.poison(call % num_calls)
         limit.drop_cache()
-
-    def num_wrong(call: int) -> int:
-        last_uses.append(time.monotonic())
-        return caller.num_wrong_held(call % num_calls)
 
     return Probe(
         link="ssd.read",
@@ -147,7 +137,7 @@ def _read_probe(plan: BenchmarkPlan, caller: Caller, limit: _Limit, num_calls: i
         prepare=prepare,
         limit=lambda call: limit.read(call % num_calls),
         product=lambda call: caller.prefetch(call % num_calls),
-        num_wrong=num_wrong,
+        num_wrong=lambda call: caller.num_wrong_held(call % num_calls),
     )
 
 

@@ -6,7 +6,6 @@ The measuring is `tierstore.benchmark`'s. What a program reads goes to stdout, w
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -36,7 +35,7 @@ class _Options(TypedDict):
     head_size: int | None
     dtype: str
     host_size: str
-    ssd_dir: Path | None
+    ssd_dir: Path
     ssd_size: str
     codec: str
     threads: int
@@ -56,7 +55,13 @@ class _Options(TypedDict):
 @click.option(
     "--host-size", metavar="SIZE", default="1 GiB", show_default=True, help="Host pool; the limit's is equal."
 )
-@click.option("--ssd-dir", type=click.Path(path_type=Path), help="Existing folder to work in.  [default: $TMPDIR or .]")
+@click.option(
+    "--ssd-dir",
+    type=click.Path(path_type=Path),
+    default=".",
+    envvar="TMPDIR",
+    help="Existing folder to work in.  [default: $TMPDIR or .]",
+)
 @click.option("--ssd-size", metavar="SIZE", default="4 GiB", show_default=True, help="SSD tier; the limit's is equal.")
 @click.option("--codec", default="raw", show_default=True, help="Codec of blocks on SSD.")
 @click.option(
@@ -101,7 +106,7 @@ def command(*, bandwidth: bool, json_path: str | None, plot_path: Path | None, *
 def _measure(options: _Options) -> Report:
     from tierstore.benchmark.bandwidth import NUM_LINKS, measure_bandwidth
 
-    parent = options["ssd_dir"] or Path(os.environ.get("TMPDIR", "."))
+    parent = options["ssd_dir"]
     try:
         folder = tempfile.TemporaryDirectory(prefix="tierstore-bench-", dir=parent)
     except OSError as error:
