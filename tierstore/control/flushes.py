@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tierstore.control.jobs import Life
+from tierstore.control.requests import Life
 from tierstore.layout import KVLayout
 from tierstore.types import CopyJob, Generation, JobId, Outcome, TierName
 
 if TYPE_CHECKING:
-    from tierstore.control.jobs import JobRecord, Request
+    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
+    from tierstore.control.requests import Request
     from tierstore.types import Int64Array, Plan
 
 __all__ = ["NO_LIFE", "Flushes"]

@@ -20,8 +20,11 @@ from tierstore.metrics import Metric
 from tierstore.types import Outcome, Priority, TierName
 
 if TYPE_CHECKING:
-    from tierstore.control.jobs import JobRecord, Request
+    from numpy.typing import NDArray
+
+    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
+    from tierstore.control.requests import Request
     from tierstore.types import CopyJob, Int32Array, Int64Array, Plan, UInt8Array
 
 __all__ = ["Gets"]
@@ -56,7 +59,8 @@ class Gets:
             mind.host.occupy(entries[missing], pages)
         request.entries[lo : lo + run] = entries[:run]
         request.ready[lo + ready] = True
-        self._count(entries, ready, missing)
+        self._count_hits(entries[:run], (host[:run] != State.READY) & (ssd[:run] == State.READY))
+        self._count_useful(entries[ready])
         filling = (host[:run] == State.FILLING).nonzero()[0]
         if len(filling):
             mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
@@ -67,18 +71,22 @@ class Gets:
             request.stop = request.opened = lo + run
         self._advance(request, plan)
 
-    def _count(self, entries: Int32Array, ready: Int64Array, missing: Int64Array) -> None:
+    def _count_hits(self, entries: Int32Array, on_ssd: NDArray[np.bool_]) -> None:
+        """Count every block once, in the tier that holds it now; one under way to the host for the first time there."""
         directory, metrics = self._mind.directory, self._mind.metrics
-        used = entries[ready]
-        flags = directory.flags[used]
+        directory.hits[entries] = np.minimum(directory.hits[entries], 0xFFFE) + 1
+        num_ssd = int(np.count_nonzero(on_ssd))
+        metrics.add(Metric.HIT_BLOCKS, len(entries) - num_ssd, TierName.HOST)
+        metrics.add(Metric.HIT_BLOCKS, num_ssd, TierName.SSD)
+
+    def _count_useful(self, entries: Int32Array) -> None:
+        """Count those blocks that a prefetch brought in and that no get has used yet."""
+        directory = self._mind.directory
+        flags = directory.flags[entries]
         prefetched = flags & PREFETCHED
         if prefetched.any():
-            metrics.add(Metric.PREFETCHED_BLOCKS, int(np.count_nonzero(prefetched)), "useful")
-            directory.flags[used] = flags & ~PREFETCHED
-        used = entries[np.concatenate([ready, missing])] if len(missing) else used
-        directory.hits[used] = np.minimum(directory.hits[used], 0xFFFE) + 1
-        metrics.add(Metric.HIT_BLOCKS, len(ready), TierName.HOST)
-        metrics.add(Metric.HIT_BLOCKS, len(missing), TierName.SSD)
+            self._mind.metrics.add(Metric.PREFETCHED_BLOCKS, int(np.count_nonzero(prefetched)), "useful")
+            directory.flags[entries] = flags & ~PREFETCHED
 
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
         """Pin what came; stop before what did not."""
@@ -89,9 +97,10 @@ class Gets:
         if np.count_nonzero(wanted):
             mind.host.pin(request.life.slot_class, entries[wanted])
             request.ready[positions[wanted]] = True
+            self._count_useful(entries[wanted])
         if not came.all():
             lost = positions[~came]
-            request.outcomes[lost] = record.outcomes_of(request.entries[lost])
+            request.outcomes[lost] = record.losses(request.entries[lost])
             self._stop_at(request, int(lost.min()))
         self._advance(request, plan)
 

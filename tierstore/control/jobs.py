@@ -1,4 +1,4 @@
-"""Jobs in flight, the requests they serve, and who waits for them. Pure; the planner's stories call it.
+"""Jobs in flight, and the requests that wait for them. Pure; the planner's stories call it.
 
 A job that fills blocks (FILLING in the directory) is found by entry, so that a second request for the
 same block joins it instead of starting another copy.
@@ -7,111 +7,17 @@ same block joins it instead of starting another copy.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tierstore.types import CopyJob, JobId, Outcome, TierName
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from tierstore.control.requests import Request
+    from tierstore.types import Int32Array, Int64Array, Job, UInt8Array
 
-    from tierstore.control.index import UInt64Array
-    from tierstore.types import Generation, Int32Array, Int64Array, Job, Plan, Priority, RequestId, UInt8Array
-
-__all__ = ["JobRecord", "JobTable", "Life", "Request", "Story"]
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """A generation as the mind holds it: with the slot class of its blocks."""
-
-    generation: Generation
-    slot_class: int
-    block_nbytes: int
-
-    @property
-    def number(self) -> int:
-        """The generation's number."""
-        return self.generation.number
-
-
-class Story(Protocol):
-    """What a request follows: a get, a put, a prefetch or a flush."""
-
-    verb: str
-    """As in the metrics; empty where its blocks are not counted."""
-
-    def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
-        """Plan blocks [request.opened, hi)."""
-
-    def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
-        """A job that the request waited for has ended; the directory already says where the blocks are."""
-
-    def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
-        """Deadline or cancel: want nothing more than what is already moving into the caller's memory."""
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """One verb of a caller over n blocks in prefix order.
-
-    Attributes:
-        request_id: Unique in one run of the store.
-        story: Whose rules it follows.
-        life: The generation it was opened in.
-        hashes: uint8[n, 32], distinct.
-        parents: uint8[n, 32]; the predecessor of each block in the chain.
-        deadline: On the caller's clock; infinity where there is none.
-        priority: Order in the links.
-        durable: A put that must reach the disk.
-        entries: int32[n]; -1 where not known (yet).
-        outcomes: uint8[n] of `Outcome`.
-        ready: bool[n]; the host copy is pinned for this request.
-        opened: Blocks planned so far, from the first.
-        stop: Blocks still wanted, from the first.
-        frontier: Blocks handed to load jobs.
-        awaiting: Blocks for which it waits on jobs.
-        moving: Its own jobs that touch the caller's memory.
-        syncing: A durable put whose writes have ended and whose sync has not.
-        done: Resolved; what arrives later is of no interest.
-    """
-
-    request_id: RequestId
-    story: Story
-    life: Life
-    hashes: UInt8Array
-    parents: UInt8Array
-    deadline: float
-    priority: Priority
-    durable: bool
-    entries: Int32Array
-    outcomes: UInt8Array
-    ready: NDArray[np.bool_]
-    stop: int
-    opened: int = 0
-    frontier: int = 0
-    awaiting: int = 0
-    moving: int = 0
-    syncing: bool = False
-    done: bool = False
-
-    @property
-    def planned(self) -> bool:
-        """Whether nothing is left to open."""
-        return self.done or self.opened >= self.stop
-
-    @property
-    def keys(self) -> UInt64Array:
-        """The hashes as uint64[n, 4]."""
-        return self.hashes.view(np.uint64)
-
-    def __len__(self) -> int:
-        return len(self.hashes)
-
-    def leading(self) -> int:
-        """Blocks from the first that are OK without a hole."""
-        return int((self.outcomes != Outcome.OK).argmax()) if np.count_nonzero(self.outcomes) else len(self)
+__all__ = ["JobRecord", "JobTable"]
 
 
 @dataclass(slots=True, eq=False)
@@ -132,11 +38,11 @@ class JobRecord:
     waiters: list[tuple[Request, Int64Array]] = field(default_factory=list)
     outcomes: UInt8Array | None = None
 
-    def outcomes_of(self, entries: Int32Array) -> UInt8Array:
-        """How the job ended for some of its blocks, named by entry."""
+    def losses(self, entries: Int32Array) -> UInt8Array:
+        """Why some of its blocks, named by entry, are not there: CANCELLED for one that was deleted meanwhile."""
         assert isinstance(self.job, CopyJob) and self.outcomes is not None, f"job {self.job.job_id} has not ended"
         by_entry = dict(zip(self.job.entries.tolist(), self.outcomes.tolist(), strict=True))
-        return np.array([by_entry[entry] for entry in entries.tolist()], np.uint8)
+        return np.array([by_entry[entry] or Outcome.CANCELLED for entry in entries.tolist()], np.uint8)
 
 
 class JobTable:

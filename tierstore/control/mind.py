@@ -19,7 +19,8 @@ from tierstore.types import CopyJob, Finished, Outcome, Plan, Priority, RequestI
 if TYPE_CHECKING:
     from tierstore.control.directory import Directory
     from tierstore.control.host_room import HostRoom
-    from tierstore.control.jobs import JobTable, Request
+    from tierstore.control.jobs import JobTable
+    from tierstore.control.requests import Request
     from tierstore.control.ssd_room import SsdRoom
     from tierstore.metrics import Metrics
     from tierstore.types import CopyResult, Int32Array, Int64Array, JobId, UInt8Array

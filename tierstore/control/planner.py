@@ -7,7 +7,6 @@ The engine calls it under its one lock and passes the time. A request is opened 
 
 from __future__ import annotations
 
-import heapq
 import math
 from typing import TYPE_CHECKING
 
@@ -19,10 +18,11 @@ from tierstore.control.flushes import NO_LIFE, Flushes
 from tierstore.control.gets import Gets
 from tierstore.control.host_room import HostRoom
 from tierstore.control.index import as_keys
-from tierstore.control.jobs import JobTable, Life, Request
+from tierstore.control.jobs import JobTable
 from tierstore.control.mind import Limits, Mind
 from tierstore.control.prefetch import Prefetches
 from tierstore.control.puts import Puts
+from tierstore.control.requests import Life, Request, RequestTable
 from tierstore.control.ssd_room import SsdRoom
 from tierstore.control.upkeep import Upkeep
 from tierstore.metrics import Metric
@@ -89,9 +89,7 @@ class Planner:
         self._flushes = Flushes(self._mind)
         self._upkeep = Upkeep(self._mind)
         self._lives: dict[int, Life] = {}
-        self._requests: dict[RequestId, Request] = {}
-        self._deadlines: list[tuple[float, RequestId]] = []
-        self._last_request_id = 0
+        self._requests = RequestTable(limits.requests_max)
 
     @property
     def directory(self) -> Directory:
@@ -154,7 +152,7 @@ class Planner:
 
     def get(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
         """Open a get of uint8[n, 32] distinct hashes in prefix order; None where too many requests are open."""
-        return self._open(self._gets, self._lives[number], hashes, deadline=deadline, priority=Priority.GET)
+        return self._requests.open(self._gets, self._lives[number], hashes, deadline=deadline, priority=Priority.GET)
 
     def put(
         self,
@@ -166,7 +164,9 @@ class Planner:
         deadline: float = math.inf,
     ) -> Request | None:
         """Open a put; `parents` is uint8[n, 32], each block's predecessor."""
-        request = self._open(self._puts, self._lives[number], hashes, deadline=deadline, priority=Priority.WRITE_BACK)
+        request = self._requests.open(
+            self._puts, self._lives[number], hashes, deadline=deadline, priority=Priority.WRITE_BACK
+        )
         if request is not None:
             request.parents = parents
             request.durable = durable
@@ -174,53 +174,26 @@ class Planner:
 
     def prefetch(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
         """Open a prefetch."""
-        return self._open(self._prefetches, self._lives[number], hashes, deadline=deadline, priority=Priority.PREFETCH)
+        return self._requests.open(
+            self._prefetches, self._lives[number], hashes, deadline=deadline, priority=Priority.PREFETCH
+        )
 
     def flush(self) -> Request | None:
         """Open a flush."""
-        request = self._open(self._flushes, NO_LIFE, np.empty((0, HASH_NBYTES), np.uint8), priority=Priority.WRITE_BACK)
+        request = self._requests.open(
+            self._flushes, NO_LIFE, np.empty((0, HASH_NBYTES), np.uint8), priority=Priority.WRITE_BACK
+        )
         if request is not None:
             request.outcomes = np.full(1, Outcome.MISS, np.uint8)
             request.stop = 1
         return request
 
-    def _open(
-        self,
-        story: Gets | Puts | Prefetches | Flushes,
-        life: Life,
-        hashes: UInt8Array,
-        *,
-        priority: Priority,
-        deadline: float = math.inf,
-    ) -> Request | None:
-        if len(self._requests) >= self._mind.limits.requests_max:
-            return None
-        self._last_request_id += 1
-        count = len(hashes)
-        request = Request(
-            request_id=RequestId(self._last_request_id),
-            story=story,
-            life=life,
-            hashes=hashes,
-            parents=hashes,
-            deadline=deadline,
-            priority=priority,
-            durable=False,
-            entries=np.full(count, -1, np.int32),
-            outcomes=np.full(count, Outcome.MISS, np.uint8),
-            ready=np.zeros(count, np.bool_),
-            stop=count,
-        )
-        self._requests[request.request_id] = request
-        if deadline < math.inf:
-            heapq.heappush(self._deadlines, (deadline, request.request_id))
-        return request
-
     def step(self, request: Request, now: float) -> Plan:
         """Plan the next slice of a request; to be called until `request.planned`, at least once."""
         plan = Plan()
-        if not request.done:
-            request.story.open(request, min(len(request), request.opened + SLICE_BLOCKS), plan, now)
+        first = request.opened == 0  # of no blocks a request still has one slice
+        if not request.done and (first or not request.planned):
+            request.story.open(request, min(request.stop, request.opened + SLICE_BLOCKS), plan, now)
         return self._closed(plan)
 
     def complete(self, result: CopyResult, now: float) -> Plan:
@@ -260,16 +233,11 @@ class Planner:
 
     def expire(self, now: float) -> Plan:
         """End what is past its deadline; copies into the caller's memory that have begun still finish."""
-        due = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            due.append(heapq.heappop(self._deadlines)[1])
-        return self._shorten(due, Outcome.CANCELLED, now)
+        return self._shorten(self._requests.due(now), Outcome.CANCELLED, now)
 
     def next_deadline(self) -> float:
         """The earliest deadline of a request that has not ended; infinity where there is none."""
-        while self._deadlines and self._deadlines[0][1] not in self._requests:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else math.inf
+        return self._requests.next_deadline()
 
     def _shorten(self, request_ids: list[RequestId], outcome: Outcome, now: float) -> Plan:
         plan = Plan()
@@ -294,7 +262,7 @@ class Planner:
 
     def _closed(self, plan: Plan) -> Plan:
         for finished in plan.finished:
-            del self._requests[finished.request_id]
+            self._requests.close(finished.request_id)
         plan.due = self._upkeep.due
         return plan
 

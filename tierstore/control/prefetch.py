@@ -18,8 +18,9 @@ from tierstore.metrics import Metric
 from tierstore.types import CopyJob, Outcome, Priority, TierName
 
 if TYPE_CHECKING:
-    from tierstore.control.jobs import JobRecord, Request
+    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
+    from tierstore.control.requests import Request
     from tierstore.types import Int64Array, Plan
 
 __all__ = ["Prefetches"]
@@ -104,8 +105,7 @@ class Prefetches:
         request.outcomes[positions[there]] = Outcome.OK
         lost = positions[~there]
         if len(lost):
-            ended = record.outcomes_of(request.entries[lost])
-            request.outcomes[lost] = np.where(ended == Outcome.OK, np.uint8(Outcome.CANCELLED), ended)
+            request.outcomes[lost] = record.losses(request.entries[lost])
             request.stop = min(request.stop, int(lost.min()))
         self._settle(request, plan)
 

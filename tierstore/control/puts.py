@@ -20,8 +20,9 @@ from tierstore.control.entry import State
 from tierstore.types import CopyJob, Outcome, SyncJob, TierName
 
 if TYPE_CHECKING:
-    from tierstore.control.jobs import JobRecord, Request
+    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
+    from tierstore.control.requests import Request
     from tierstore.policy.base import AdmissionPolicy
     from tierstore.types import CopyResult, Int32Array, Int64Array, Plan, UInt8Array
 
@@ -173,8 +174,7 @@ class Puts:
         request.outcomes[positions[there]] = Outcome.OK
         lost = positions[~there]
         if len(lost):
-            ended = record.outcomes_of(request.entries[lost])
-            request.outcomes[lost] = np.where(ended == Outcome.OK, np.uint8(Outcome.CANCELLED), ended)
+            request.outcomes[lost] = record.losses(request.entries[lost])
         if request.durable and job.dst is TierName.HOST:
             self._write(request, positions[there], plan)
         self._settle(request, plan)

@@ -12,8 +12,8 @@ from tierstore.control.jobs import JobRecord
 from tierstore.types import DiscardJob
 
 if TYPE_CHECKING:
-    from tierstore.control.jobs import Life
     from tierstore.control.mind import Mind
+    from tierstore.control.requests import Life
     from tierstore.types import Int32Array, Plan
 
 __all__ = ["Upkeep"]

@@ -24,7 +24,7 @@ from tierstore.transfer.timer import Timer
 from tierstore.types import CopyJob, Outcome, TierName
 
 if TYPE_CHECKING:
-    from tierstore.control.jobs import Request
+    from tierstore.control.requests import Request
     from tierstore.control.planner import Planner
     from tierstore.transfer.base import CallerMemory, Link
     from tierstore.types import CopyResult, Extents, Generation, Job, Plan, Presence, RequestId, UInt8Array
@@ -81,7 +81,7 @@ class Engine:
         self._lock = threading.Lock()
         self._transfers: dict[RequestId, Transfer] = {}
         self._ids: dict[Transfer, RequestId] = {}
-        self._timer = Timer(clock, self._expire)
+        self._timer = Timer(clock, self.expire)
         self._closing = False
         self._idle = threading.Event()
 
@@ -228,7 +228,8 @@ class Engine:
         if plan is not None:
             self._run(plan)
 
-    def _expire(self) -> float:
+    def expire(self) -> float:
+        """End what is past its deadline; returns the next one. Called by the timer, and by simulations."""
         with self._lock:
             plan = self._planner.expire(self._clock())
             following = self._planner.next_deadline()

@@ -1,0 +1,174 @@
+"""Requests: what a caller asked for, how far it has come, and when it must end. Pure; the planner's stories call it."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from tierstore.types import Outcome, RequestId
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tierstore.control.index import UInt64Array
+    from tierstore.control.jobs import JobRecord
+    from tierstore.types import Generation, Int32Array, Int64Array, Plan, Priority, UInt8Array
+
+__all__ = ["Life", "Request", "RequestTable", "Story"]
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A generation as the mind holds it: with the slot class of its blocks."""
+
+    generation: Generation
+    slot_class: int
+    block_nbytes: int
+
+    @property
+    def number(self) -> int:
+        """The generation's number."""
+        return self.generation.number
+
+
+class Story(Protocol):
+    """What a request follows: a get, a put, a prefetch or a flush."""
+
+    verb: str
+    """As in the metrics; empty where its blocks are not counted."""
+
+    def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
+        """Plan blocks [request.opened, hi)."""
+
+    def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
+        """A job that the request waited for has ended; the directory already says where the blocks are."""
+
+    def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
+        """Deadline or cancel: want nothing more than what is already moving into the caller's memory."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One verb of a caller over n blocks in prefix order.
+
+    Attributes:
+        request_id: Unique in one run of the store.
+        story: Whose rules it follows.
+        life: The generation it was opened in.
+        hashes: uint8[n, 32], distinct.
+        parents: uint8[n, 32]; the predecessor of each block in the chain.
+        deadline: On the caller's clock; infinity where there is none.
+        priority: Order in the links.
+        durable: A put that must reach the disk.
+        entries: int32[n]; -1 where not known (yet).
+        outcomes: uint8[n] of `Outcome`.
+        ready: bool[n]; the host copy is pinned for this request.
+        opened: Blocks planned so far, from the first.
+        stop: Blocks still wanted, from the first.
+        frontier: Blocks handed to load jobs.
+        awaiting: Blocks for which it waits on jobs.
+        moving: Its own jobs that touch the caller's memory.
+        syncing: A durable put whose writes have ended and whose sync has not.
+        done: Resolved; what arrives later is of no interest.
+    """
+
+    request_id: RequestId
+    story: Story
+    life: Life
+    hashes: UInt8Array
+    parents: UInt8Array
+    deadline: float
+    priority: Priority
+    durable: bool
+    entries: Int32Array
+    outcomes: UInt8Array
+    ready: NDArray[np.bool_]
+    stop: int
+    opened: int = 0
+    frontier: int = 0
+    awaiting: int = 0
+    moving: int = 0
+    syncing: bool = False
+    done: bool = False
+
+    @property
+    def planned(self) -> bool:
+        """Whether nothing is left to open."""
+        return self.done or self.opened >= self.stop
+
+    @property
+    def keys(self) -> UInt64Array:
+        """The hashes as uint64[n, 4]."""
+        return self.hashes.view(np.uint64)
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def leading(self) -> int:
+        """Blocks from the first that are OK without a hole."""
+        return int((self.outcomes != Outcome.OK).argmax()) if np.count_nonzero(self.outcomes) else len(self)
+
+
+class RequestTable:
+    """Every request that has not ended, and their deadlines."""
+
+    def __init__(self, requests_max: int) -> None:
+        self._requests_max = requests_max
+        self._requests: dict[RequestId, Request] = {}
+        self._deadlines: list[tuple[float, RequestId]] = []
+        self._last_id = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def open(
+        self, story: Story, life: Life, hashes: UInt8Array, *, priority: Priority, deadline: float = math.inf
+    ) -> Request | None:
+        """A new request for uint8[n, 32] hashes; None where too many are open."""
+        if len(self._requests) >= self._requests_max:
+            return None
+        self._last_id += 1
+        count = len(hashes)
+        request = Request(
+            request_id=RequestId(self._last_id),
+            story=story,
+            life=life,
+            hashes=hashes,
+            parents=hashes,
+            deadline=deadline,
+            priority=priority,
+            durable=False,
+            entries=np.full(count, -1, np.int32),
+            outcomes=np.full(count, Outcome.MISS, np.uint8),
+            ready=np.zeros(count, np.bool_),
+            stop=count,
+        )
+        self._requests[request.request_id] = request
+        if deadline < math.inf:
+            heapq.heappush(self._deadlines, (deadline, request.request_id))
+        return request
+
+    def get(self, request_id: RequestId) -> Request | None:
+        """A request, if it has not ended."""
+        return self._requests.get(request_id)
+
+    def close(self, request_id: RequestId) -> None:
+        """Forget a request that has ended."""
+        del self._requests[request_id]
+
+    def due(self, now: float) -> list[RequestId]:
+        """Take out the requests whose deadline has come."""
+        due = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            due.append(heapq.heappop(self._deadlines)[1])
+        return due
+
+    def next_deadline(self) -> float:
+        """The earliest deadline of a request that has not ended; infinity where there is none."""
+        while self._deadlines and self._deadlines[0][1] not in self._requests:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else math.inf

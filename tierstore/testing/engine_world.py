@@ -1,0 +1,234 @@
+"""A real engine and a real mind on simulated links, with a clock of the test's own and no thread.
+
+For tests of planning: the test calls a verb, looks at the jobs that wait in each link, and says which one
+ends next and how. After every job the mind's invariants are checked, and every block that a get calls OK
+must lie in its caller's rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.mind import Limits
+from tierstore.control.planner import Planner
+from tierstore.control.slabs import SlotAllocator
+from tierstore.layout import KVLayout
+from tierstore.metrics import Metrics
+from tierstore.policy.admission import AdmitAlways
+from tierstore.policy.lru import Lru
+from tierstore.testing.clock import SimClock
+from tierstore.testing.sim_bytes import SimBytes, as_extents, identities
+from tierstore.testing.sim_link import SimLink
+from tierstore.transfer.engine import Engine, Links
+from tierstore.types import HASH_NBYTES, PAGE_NBYTES, Generation, Outcome
+
+if TYPE_CHECKING:
+    from tierstore.control.requests import Request
+    from tierstore.policy.base import AdmissionPolicy
+    from tierstore.transfer.future import Transfer
+    from tierstore.types import Presence, UInt8Array
+
+__all__ = ["EngineWorld", "chain"]
+
+SLAB_PAGES = 8
+"""The least a slab may have; with the least number of slabs the pool is 32 pages."""
+
+
+def chain(name: str, count: int) -> UInt8Array:
+    """uint8[count, 32]: the hashes of a chain's blocks; the same name gives the same ones."""
+    digests = [hashlib.sha256(f"{name} {position}".encode()).digest() for position in range(count)]
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(count, HASH_NBYTES)
+
+
+class EngineWorld:
+    """One engine.
+
+    Args:
+        slot_pages: Pages of a block, one layout each; verbs name a layout by its position here.
+        slab_pages: Of each of the pool's `slabs`.
+        slabs: See `slab_pages`.
+        capacity: Blocks the directory can know.
+        limits: Bounds on what is in flight.
+        ssd: Whether there is an SSD tier.
+        file_blocks: Blocks of a chunk file.
+        ssd_nbytes: What the SSD can take.
+        reclaim_below_nbytes: Free SSD bytes below which a file is reclaimed.
+        admission: Which blocks are written back; all where it is None.
+        on_taken: See `SimLink`.
+
+    Attributes:
+        clock: The time.
+        bytes: Whose bytes lie where.
+        load: Host to device, as the next three a link.
+        store: Device to host.
+        read: SSD to host.
+        write: Host to SSD.
+        generations: The living generation of each layout.
+        requests: The open requests of unfinished transfers.
+    """
+
+    def __init__(
+        self,
+        *,
+        slot_pages: Sequence[int] = (1,),
+        slab_pages: int = SLAB_PAGES,
+        slabs: int = 4,
+        capacity: int = 1024,
+        limits: Limits | None = None,
+        ssd: bool = True,
+        file_blocks: int = 64,
+        ssd_nbytes: int = 1 << 40,
+        reclaim_below_nbytes: int = 0,
+        admission: AdmissionPolicy | None = None,
+        on_taken: Callable[[], None] | None = None,
+    ) -> None:
+        self.clock = SimClock()
+        self.metrics = Metrics()
+        self.bytes = SimBytes(file_blocks=file_blocks, free_nbytes=ssd_nbytes)
+        self.load, self.store, self.read, self.write = (
+            SimLink(self.bytes, on_taken=on_taken, on_ended=self.check) for _ in range(4)
+        )
+        planner = Planner(
+            capacity=capacity,
+            slots=SlotAllocator(pool_nbytes=slabs * slab_pages * PAGE_NBYTES, slab_nbytes=slab_pages * PAGE_NBYTES),
+            new_policy=Lru,
+            admission=AdmitAlways() if admission is None else admission,
+            limits=Limits() if limits is None else limits,
+            metrics=self.metrics,
+            reclaim_below_nbytes=reclaim_below_nbytes if ssd else None,
+        )
+        links = Links(self.load, self.store, self.read, self.write) if ssd else Links(self.load, self.store)
+        self.engine = Engine(planner, links, {}, self.clock)
+        self.generations: list[Generation] = []
+        self.requests: dict[Transfer, Request] = {}
+        self._num_generations = 0
+        for pages in slot_pages:
+            layout = KVLayout.opaque(block_nbytes=pages * PAGE_NBYTES)
+            self.generations.append(self._open_generation(bytes([pages]) * HASH_NBYTES, 0, layout))
+
+    @property
+    def links(self) -> list[SimLink]:
+        """Every link."""
+        return [self.load, self.store, self.read, self.write]
+
+    def get(self, hashes: UInt8Array, *, layout: int = 0, within: float = math.inf) -> Transfer:
+        """Begin a get that ends `within` seconds."""
+        number, deadline = self.generations[layout].number, self.clock.now + within
+        return self._start(lambda planner: planner.get(number, hashes, deadline), len(hashes), layout)
+
+    def put(
+        self, hashes: UInt8Array, *, durable: bool = False, layout: int = 0, within: float = math.inf
+    ) -> Transfer:
+        """Begin a put of a chain."""
+        number, deadline = self.generations[layout].number, self.clock.now + within
+        parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes])[: len(hashes)]
+        return self._start(
+            lambda planner: planner.put(number, hashes, parents, durable=durable, deadline=deadline),
+            len(hashes),
+            layout,
+        )
+
+    def prefetch(self, hashes: UInt8Array, *, layout: int = 0, within: float = math.inf) -> Transfer:
+        """Begin a prefetch."""
+        number, deadline = self.generations[layout].number, self.clock.now + within
+        return self._start(lambda planner: planner.prefetch(number, hashes, deadline), len(hashes), layout)
+
+    def flush(self) -> Transfer:
+        """Begin a flush."""
+        return self._start(lambda planner: planner.flush(), 1, 0)
+
+    def delete(self, hashes: UInt8Array, *, layout: int = 0) -> int:
+        """Make blocks unknown."""
+        known = self.engine.delete(self.generations[layout].number, hashes)
+        self.check()
+        return known
+
+    def clear(self, *, layout: int = 0) -> None:
+        """End a layout's generation and begin its next."""
+        old = self.generations[layout]
+        self.generations[layout] = self._open_generation(old.fingerprint, old.epoch + 1, old.layout)
+        self.engine.end_life(old.number)
+        self.check()
+
+    def expire_after(self, seconds: float) -> None:
+        """Let time pass, and end what is due."""
+        self.clock.advance(seconds)
+        self.engine.expire()
+        self.check()
+
+    def presence(self, hashes: UInt8Array, *, layout: int = 0) -> list[Presence]:
+        """What is known of each block."""
+        return self.engine.presence(self.generations[layout].number, hashes)
+
+    def keep_on_ssd(self, hashes: UInt8Array, *, layout: int = 0) -> None:
+        """Make blocks known that an earlier run left on SSD."""
+        generation = self.generations[layout]
+        places = [self.bytes.place(generation, identity) for identity in identities(generation, hashes)]
+        extents = as_extents([place for place in places if place is not None], generation.layout.block_nbytes)
+        with self.engine.planning() as planner:
+            planner.adopt_files(sorted(set(extents.file.tolist())))
+        assert self.engine.adopt(generation.number, hashes, extents) == len(hashes)
+
+    def keep_in_host(self, hashes: UInt8Array, *, layout: int = 0) -> None:
+        """Put blocks and end all that this leads to, so that they are in the host pool and written where admitted."""
+        assert self.put(hashes, layout=layout).done() is False, "these blocks are held already"
+        self.settle()
+
+    def settle(self) -> None:
+        """End every job, OK, until no link holds any."""
+        while any(link.jobs for link in self.links):
+            for link in self.links:
+                if link.jobs:
+                    link.end()
+
+    def check(self) -> None:
+        """Assert the mind's invariants."""
+        with self.engine.planning() as planner:
+            planner.check()
+
+    def check_idle(self) -> None:
+        """Assert that nothing is left over: no request, no job, no pin."""
+        with self.engine.planning() as planner:
+            planner.check()
+            assert (planner.num_requests, planner.num_jobs) == (0, 0), "requests or jobs are left"
+            assert not planner.directory.host.pins.any(), "pins are left in the host pool"
+            assert not planner.directory.ssd.pins.any(), "pins are left on SSD"
+        assert not self.requests, "transfers are left without an end"
+
+    def _start(self, open_request: Callable[[Planner], Request | None], num_blocks: int, layout: int) -> Transfer:
+        opened: list[Request] = []
+
+        def remember(planner: Planner) -> Request | None:
+            request = open_request(planner)
+            opened.extend([] if request is None else [request])
+            return request
+
+        block_nbytes = self.generations[layout].layout.block_nbytes
+        transfer = self.engine.start(remember, num_blocks=num_blocks, block_nbytes=block_nbytes)
+        if opened:
+            self.requests[transfer] = opened[0]
+            transfer.add_done_callback(self._ended)
+        self.check()
+        return transfer
+
+    def _ended(self, transfer: Transfer) -> None:
+        request = self.requests.pop(transfer)
+        if request.story.verb != "get":
+            return
+        rows = self.bytes.rows.pop(request.request_id, {})
+        wanted = identities(request.life.generation, request.hashes)
+        for position, outcome in enumerate(transfer.result(0).outcomes):
+            assert outcome is not Outcome.OK or rows.get(position) == wanted[position], (
+                f"block {position} is called OK and was never loaded"
+            )
+
+    def _open_generation(self, fingerprint: bytes, epoch: int, layout: KVLayout) -> Generation:
+        generation = Generation(self._num_generations, fingerprint, epoch, layout)
+        self._num_generations += 1
+        self.engine.open_life(generation, layout.block_nbytes)
+        return generation
