@@ -9,13 +9,15 @@ import asyncio
 import os
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from tierstore.handle import NamespaceHandle
 from tierstore.store import Store
 
 if TYPE_CHECKING:
     from tierstore.config import StoreConfig
+    from tierstore.disk.base import Disk
+    from tierstore.handle import GetOptions, PutOptions
     from tierstore.keys import Namespace
     from tierstore.transfer.future import Transfer, TransferResult
     from tierstore.types import Presence, UInt8Array
@@ -26,8 +28,14 @@ __all__ = ["AsyncNamespaceHandle", "AsyncStore"]
 class AsyncStore:
     """A `Store` whose verbs are awaited. Takes the same arguments; construction blocks."""
 
-    def __init__(self, config: StoreConfig | str | os.PathLike[str] | None = None, **settings: Any) -> None:
-        self.store = Store(config, **settings)
+    def __init__(
+        self,
+        config: StoreConfig | str | os.PathLike[str] | None = None,
+        *,
+        disk: Disk | None = None,
+        **settings: object,
+    ) -> None:
+        self.store = Store(config, disk=disk, **settings)
 
     async def namespace(self, namespace: Namespace) -> AsyncNamespaceHandle:
         """See `Store.namespace`; the manifest is written on the loop's executor."""
@@ -64,17 +72,23 @@ class AsyncNamespaceHandle:
         """See `NamespaceHandle.presence`."""
         return self.handle.presence(hashes)
 
-    async def put(self, hashes: Sequence[bytes] | UInt8Array, buffers: Any, **options: Any) -> TransferResult:
+    async def put(
+        self, hashes: Sequence[bytes] | UInt8Array, buffers: object, **options: Unpack[PutOptions]
+    ) -> TransferResult:
         """See `NamespaceHandle.put`."""
         return await settled(self.handle.put(hashes, buffers, **options))
 
-    async def get(self, hashes: Sequence[bytes] | UInt8Array, buffers: Any, **options: Any) -> TransferResult:
+    async def get(
+        self, hashes: Sequence[bytes] | UInt8Array, buffers: object, **options: Unpack[GetOptions]
+    ) -> TransferResult:
         """See `NamespaceHandle.get`."""
         return await settled(self.handle.get(hashes, buffers, **options))
 
-    async def prefetch(self, hashes: Sequence[bytes] | UInt8Array, **options: Any) -> TransferResult:
+    async def prefetch(
+        self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None
+    ) -> TransferResult:
         """See `NamespaceHandle.prefetch`."""
-        return await settled(self.handle.prefetch(hashes, **options))
+        return await settled(self.handle.prefetch(hashes, deadline_seconds=deadline_seconds))
 
     def delete(self, hashes: Sequence[bytes] | UInt8Array) -> int:
         """See `NamespaceHandle.delete`; in memory, so there is nothing to await."""

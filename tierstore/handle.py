@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -24,9 +24,24 @@ if TYPE_CHECKING:
     from tierstore.store import Store
     from tierstore.types import UInt8Array
 
-__all__ = ["NamespaceHandle", "as_hashes", "check_dtype"]
+__all__ = ["GetOptions", "NamespaceHandle", "PutOptions", "as_hashes", "check_dtype"]
 
 _NO_PARENT = bytes(HASH_NBYTES)
+
+
+class GetOptions(TypedDict, total=False):
+    """Keywords of `NamespaceHandle.get`."""
+
+    block_ids: Sequence[int] | None
+    after: Event | None
+    deadline_seconds: float | None
+
+
+class PutOptions(GetOptions, total=False):
+    """Keywords of `NamespaceHandle.put`."""
+
+    parent: bytes
+    durable: bool
 
 
 class NamespaceHandle:
@@ -54,7 +69,7 @@ class NamespaceHandle:
     def put(
         self,
         hashes: Sequence[bytes] | UInt8Array,
-        buffers: Any,
+        buffers: object,
         *,
         block_ids: Sequence[int] | None = None,
         parent: bytes = _NO_PARENT,
@@ -91,7 +106,7 @@ class NamespaceHandle:
     def get(
         self,
         hashes: Sequence[bytes] | UInt8Array,
-        buffers: Any,
+        buffers: object,
         *,
         block_ids: Sequence[int] | None = None,
         after: Event | None = None,
@@ -142,7 +157,7 @@ class NamespaceHandle:
         self._store.engine.end_life(old.number)
 
     def _memory(
-        self, keys: UInt8Array, buffers: Any, block_ids: Sequence[int] | None, after: Event | None
+        self, keys: UInt8Array, buffers: object, block_ids: Sequence[int] | None, after: Event | None
     ) -> CallerMemory:
         pages = self._store.pages(buffers, self.namespace.layout)
         num_rows = min(len(page) for page in pages)
@@ -182,7 +197,7 @@ def _check_distinct(packed: UInt8Array) -> None:
             raise IdentityError(f"hash {position} is hash {first} again; a chain names each block once")
 
 
-def check_dtype(buffers: Any, layout: KVLayout) -> None:
+def check_dtype(buffers: object, layout: KVLayout) -> None:
     """Refuse a buffer of another KV dtype than the layout's; raw unsigned integers hold any."""
     for buffer in buffers if isinstance(buffers, list | tuple) else [buffers]:
         name = str(getattr(buffer, "dtype", "")).removeprefix("torch.").removesuffix("fn")

@@ -10,7 +10,7 @@ import atexit
 import os
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tierstore.assembly import build
 from tierstore.config import StoreConfig
@@ -20,6 +20,7 @@ from tierstore.transfer.future import Transfer, TransferResult
 from tierstore.types import PAGE_NBYTES, Generation
 
 if TYPE_CHECKING:
+    from tierstore.device.base import Pages
     from tierstore.disk.base import Disk
     from tierstore.keys import Namespace
     from tierstore.layout import KVLayout
@@ -35,7 +36,7 @@ class Store:
         config: A TOML file's path, or settings loaded already; None reads ``TIERSTORE_CONFIG`` and the rest
             of the environment.
         disk: Instead of the local folder ``ssd_dir``: another implementation of `tierstore.disk.base.Disk`.
-        settings: Single settings by argument name, such as ``host_size="1 GiB"`` or ``ssd_dir="/mnt/kv"``;
+        settings: Single settings by argument name, such as ``host_size="1 GiB"`` or ``ssd_dir="kv-cache"``;
             they win over all else.
 
     Raises:
@@ -102,7 +103,7 @@ class Store:
         """The engine; for the handles and for those who measure."""
         return self._house.engine
 
-    def pages(self, buffers: Any, layout: KVLayout) -> Any:
+    def pages(self, buffers: object, layout: KVLayout) -> Pages:
         """View a caller's buffers as pages of this layout; LayoutError where they do not fit."""
         check_dtype(buffers, layout)
         return self._house.device.pages(buffers, layout.block_nbytes)
