@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
@@ -184,7 +185,7 @@ def as_hashes(hashes: Sequence[bytes] | UInt8Array) -> UInt8Array:
         packed = np.array(hashes, order="C")
     else:
         packed = np.frombuffer(pack_hashes(hashes), np.uint8).reshape(-1, HASH_NBYTES)
-    if len(np.unique(packed.view(np.uint64)[:, 0])) < len(packed):
+    if len(set(packed.view("V32").ravel().tolist())) < len(packed):
         _check_distinct(packed)
     return packed
 
@@ -200,11 +201,18 @@ def _check_distinct(packed: UInt8Array) -> None:
 def check_dtype(buffers: object, layout: KVLayout) -> None:
     """Refuse a buffer of another KV dtype than the layout's; raw unsigned integers hold any."""
     for buffer in buffers if isinstance(buffers, list | tuple) else [buffers]:
-        name = str(getattr(buffer, "dtype", "")).removeprefix("torch.").removesuffix("fn")
-        if name in DTYPE_NBYTES and name not in {layout.dtype, "uint8"} and layout.dtype != "uint8":
+        name = _kv_dtype(getattr(buffer, "dtype", None))
+        if name not in {"", layout.dtype, "uint8"} and layout.dtype != "uint8":
             raise LayoutError(
                 f"a buffer of {name} for a namespace of {layout.dtype}; pass {layout.dtype}, or the bytes as uint8"
             )
+
+
+@cache
+def _kv_dtype(dtype: object) -> str:
+    """The KV dtype that a numpy or torch dtype is; empty for one that only holds bits."""
+    name = str(dtype).removeprefix("torch.").removesuffix("fn")
+    return name if name in DTYPE_NBYTES else ""
 
 
 def _deadline(seconds: float | None) -> float:

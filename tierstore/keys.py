@@ -118,6 +118,8 @@ def pack_hashes(hashes: Iterable[bytes]) -> bytes:
         IdentityError: A hash that is not 32 bytes; the message names its position and length.
     """
     parts = list(hashes)
+    if set(map(type, parts)) <= {bytes} and set(map(len, parts)) <= {HASH_NBYTES}:
+        return b"".join(parts)
     for index, part in enumerate(parts):
         if not isinstance(part, bytes | bytearray | memoryview):
             raise IdentityError(f"hash {index} is a {type(part).__name__}; block hashes are {HASH_NBYTES} bytes each")

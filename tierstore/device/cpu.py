@@ -12,8 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tierstore.device.copying import CopyPrimitive, choose
 from tierstore.device.paging import check_copy, slot_nbytes, view_pages
 from tierstore.errors import ClosedError, DeviceError
@@ -169,16 +167,20 @@ def _find_runs(slots: Int32Array, block_ids: Int64Array, slot_nbytes: int) -> li
     Returns:
         (start and end in the pool in bytes, first block id, count) of each run, in order.
     """
-    if not len(slots):
-        return []
-    apart = (slots[1:] - slots[:-1] != slot_nbytes // PAGE_NBYTES) | (block_ids[1:] - block_ids[:-1] != 1)
-    firsts = [0, *(np.flatnonzero(apart) + 1).tolist()]
-    counts = [end - first for first, end in zip(firsts, [*firsts[1:], len(slots)], strict=True)]
-    starts = [slot * PAGE_NBYTES for slot in slots[firsts].tolist()]
-    return [
-        (start, start + count * slot_nbytes, block_id, count)
-        for start, block_id, count in zip(starts, block_ids[firsts].tolist(), counts, strict=True)
-    ]
+    runs: list[tuple[int, int, int, int]] = []
+    start = end = first = count = 0
+    for slot, block_id in zip(slots.tolist(), block_ids.tolist(), strict=True):  # faster than numpy up to 500 blocks
+        offset = slot * PAGE_NBYTES
+        if count and offset == end and block_id == first + count:
+            end += slot_nbytes
+            count += 1
+            continue
+        if count:
+            runs.append((start, end, first, count))
+        start, end, first, count = offset, offset + slot_nbytes, block_id, 1
+    if count:
+        runs.append((start, end, first, count))
+    return runs
 
 
 def _wait_for(event: Event) -> None:

@@ -95,8 +95,9 @@ def _check_array(what: str, array: UInt8Array, *, ndim: int, written: bool) -> N
 
 
 def _check_range(what: str, values: Int32Array | Int64Array, end: int, where: str) -> None:
-    if len(values) and (values.min() < 0 or values.max() >= end):
-        position = int(np.flatnonzero((values < 0) | (values >= end))[0])
+    outside = (values < 0) | (values >= end)
+    if np.count_nonzero(outside):
+        position = int(outside.argmax())
         raise DeviceError(
             f"{what} {values[position]} at position {position} lies outside {where}; use 0 … {max(end - 1, 0)}"
         )
