@@ -98,11 +98,14 @@ class SsdTier:
         failed; the file that failed takes no more records, and the next call tries another one.
         """
         assert self._recovered is not None, "recover() comes before the first write"
-        by_layout: dict[bytes, list[CopyJob]] = {}
-        for job in jobs:
-            by_layout.setdefault(job.generation.layout.fingerprint, []).append(job)
-        results = {result.job_id: result for group in by_layout.values() for result in self._write_group(group)}
-        return [results[job.job_id] for job in jobs]
+        by_layout: dict[bytes, list[int]] = {}
+        for position, job in enumerate(jobs):
+            by_layout.setdefault(job.generation.layout.fingerprint, []).append(position)
+        results: dict[int, CopyResult] = {}
+        for positions in by_layout.values():
+            group = self._write_group([jobs[position] for position in positions])
+            results.update(zip(positions, group, strict=True))
+        return [results[position] for position in range(len(jobs))]
 
     def sync(self) -> Outcome:
         """Make every record whose write has returned durable, one fdatasync a file written to; blocks.
