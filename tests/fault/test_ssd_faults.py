@@ -47,7 +47,7 @@ class Story:
                     user.recover(batches)
                 self.read(tier)
                 return tier
-        pytest.skip("the folder cannot be opened on such a disk")
+        pytest.fail("the folder cannot be opened")
 
     def write(self, tier: SsdTier, names: range) -> None:
         jobs = [user.write_job(names, first_page=64 * turn) for turn, user in enumerate(self.users)]
@@ -91,8 +91,7 @@ class Story:
         for user, durable in zip(self.users, self.durable, strict=True):
             found = user.recover(batches)
             assert durable <= set(found), f"durable blocks are lost: {sorted(durable - set(found))}"
-            for name in found:
-                (outcome,) = user.read(tier, [name])
+            for name, outcome in zip(found, user.read(tier, found) if found else [], strict=True):
                 assert outcome is OK or (outcome is Outcome.CORRUPT and name not in durable)
         assert sum(self.world.files().values()) <= self.world.capacity_nbytes
         self.world.kill()
@@ -135,7 +134,7 @@ def test_the_story_itself_makes_blocks_durable() -> None:
 
 
 @pytest.mark.parametrize("end_life", ["close", "kill", "crash"])
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("code", [errno.EIO, 0])
 def test_any_one_call_may_fail(code: int, end_life: str) -> None:
     for call in range(1, calls_of_a_run(end_life) + 1):
         story = Story()
@@ -147,7 +146,7 @@ def test_any_one_call_may_fail(code: int, end_life: str) -> None:
 @pytest.mark.parametrize("only", ["create", "open", "read", "write", "sync", "remove", "look", None])
 @pytest.mark.parametrize("code", CODES)
 def test_a_disk_may_fail_from_any_moment_of_a_life_on(code: int, only: str | None) -> None:
-    for call in range(1, 40, 3):
+    for call in range(1, 40, 5):
         story = Story()
         tier = story.start()
         story.world.sim.fail_from(call, errno=code, only=only)
