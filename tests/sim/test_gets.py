@@ -307,7 +307,7 @@ def test_a_get_that_is_shortened_between_two_slices_opens_no_other(monkeypatch: 
     with world.engine.planning() as mind:
         request = mind.get(0, blocks)
         assert request is not None
-        load, read = mind.step(request, 0.0).jobs
+        read, load = mind.step(request, 0.0).jobs
         mind.complete(ended(read, IO_ERROR), 0.0)
         assert not mind.step(request, 0.0).jobs
         (finished,) = mind.complete(ended(load, OK), 0.0).finished

@@ -139,13 +139,14 @@ class Gets:
             mind.directory.release(entries)
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
-        """Load what is ready behind the frontier, want nothing more."""
+        """Load what is ready behind the frontier, want nothing more; withdraw reads that nobody else waits for."""
         unfinished = np.arange(request.frontier, len(request))
         end = request.frontier + self._ready_run(request)
         request.outcomes[unfinished[unfinished >= end]] = outcome
         self._stop_at(request, end)
         request.opened = max(request.opened, request.stop)
         self._advance(request, plan)
+        self._mind.withdraw(plan)
 
     def _stop_at(self, request: Request, stop: int) -> None:
         """Want nothing from `stop` on; give back what was pinned there."""

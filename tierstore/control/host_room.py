@@ -112,6 +112,15 @@ class HostRoom:
             directory.flags[entries] &= ~PREFETCHED
         self._free(slot_class, entries)
 
+    def forget(self, slot_class: int, count: int) -> None:
+        """Evict those of the next `count` victims that only the host holds: each makes room for another entry."""
+        policy = self._policies[slot_class]
+        victims = policy.victims(min(count, policy.num_evictable))
+        assert victims is not None
+        alone = victims[self._directory.ssd.state[victims] == State.ABSENT]
+        if len(alone):
+            self.evict(slot_class, alone)
+
     def occupy(self, entries: Int32Array, pages: Int32Array) -> None:
         """ABSENT → FILLING, in slots just taken."""
         self._directory.host.reserve(entries)

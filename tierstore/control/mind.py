@@ -186,6 +186,14 @@ class Mind:
             if isinstance(job, CopyJob) and job.src is TierName.SSD and job.priority is not Priority.GET:
                 plan.lifts.append(job_id)
 
+    def withdraw(self, plan: Plan) -> None:
+        """Drop reads that are still queued and that nobody waits for any more."""
+        for record in self.jobs.records():
+            job = record.job
+            if isinstance(job, CopyJob) and job.src is TierName.SSD:
+                if all(request.done or positions[0] >= request.stop for request, positions in record.waiters):
+                    plan.withdraws.append(job.job_id)
+
     def count_job(self, job: CopyJob, result: CopyResult) -> None:
         """Count what a link has done."""
         link = _LINK_NAMES[job.src, job.dst]

@@ -15,7 +15,7 @@ import numpy as np
 from tierstore.control.entry import State
 from tierstore.control.host_room import tick
 from tierstore.metrics import Metric
-from tierstore.types import CopyJob, Outcome, Priority, TierName
+from tierstore.types import Outcome, Priority, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
@@ -116,10 +116,7 @@ class Prefetches:
         request.outcomes[unknown] = outcome
         mind.metrics.add(Metric.PREFETCHED_BLOCKS, len(unknown), "cancelled")
         mind.resolve(request, plan)
-        for record in mind.jobs.records():
-            job = record.job
-            if isinstance(job, CopyJob) and job.src is TierName.SSD and all(who.done for who, _ in record.waiters):
-                plan.withdraws.append(job.job_id)
+        mind.withdraw(plan)
 
     def _settle(self, request: Request, plan: Plan) -> None:
         if not request.done and request.frontier >= request.stop and request.awaiting <= 0:

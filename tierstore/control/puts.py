@@ -41,6 +41,9 @@ class Puts:
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
         """Plan blocks [request.opened, hi)."""
         mind, lo, life = self._mind, request.opened, request.life
+        if request.durable and mind.ssd is None:
+            self._refuse(request, plan)
+            return
         entries = mind.directory.find(life.number, request.keys[lo:hi])
         host, _ssd = mind.states(entries)
         held = (host == State.READY).nonzero()[0]
@@ -62,14 +65,22 @@ class Puts:
             self._write(request, lo + held, plan)
         self._settle(request, plan)
 
+    def _refuse(self, request: Request, plan: Plan) -> None:
+        """Nothing can be durable without an SSD tier, and what cannot be kept is never silent."""
+        request.outcomes[:] = Outcome.REJECTED
+        request.opened = request.stop
+        self._mind.resolve(request, plan)
+
     def _take(self, request: Request, entries: Int32Array, missing: Int64Array) -> Int64Array:
         """Slots and entries for the leading part of the missing blocks; REJECTED for the rest."""
         mind, lo, life = self._mind, request.opened, request.life
         if not len(missing):
             return missing
         unknown = entries[missing] < 0
-        fits = len(missing)
-        if int(np.count_nonzero(unknown)) > mind.directory.room:
+        fits, num_new = len(missing), int(np.count_nonzero(unknown))
+        if num_new > mind.directory.room:
+            mind.host.forget(life.slot_class, num_new - mind.directory.room)
+        if num_new > mind.directory.room:
             fits = int(np.searchsorted(np.cumsum(unknown), mind.directory.room, side="right"))
             mind.not_stored("index_full", len(missing) - fits)
         pages = mind.host.take(life.slot_class, fits)
@@ -161,8 +172,12 @@ class Puts:
         mind, job = self._mind, record.job
         if isinstance(job, SyncJob):
             assert record.outcomes is not None
+            durable = request.outcomes == Outcome.OK
             if record.outcomes[0] != Outcome.OK:
-                request.outcomes[request.outcomes == Outcome.OK] = record.outcomes[0]
+                request.outcomes[durable] = record.outcomes[0]
+            else:  # of a put larger than the SSD the first blocks are reclaimed for the last ones
+                _host, ssd = mind.states(mind.directory.find(request.life.number, request.keys))
+                request.outcomes[durable & (ssd != State.READY)] = Outcome.REJECTED
             mind.resolve(request, plan)
             return
         assert isinstance(job, CopyJob)
