@@ -13,6 +13,7 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TypedDict
 
 from tierstore.disk.base import Disk, Lock
@@ -101,7 +102,8 @@ class Manifest:
         """End the epoch of a registered namespace, durably; blocks. Returns the next one.
 
         Raises:
-            DiskError: It could not be written. The epoch goes on in this run and may be over in the next.
+            DiskError: It could not be written. The epoch goes on; only where the disk refuses twice, as the new name
+                may hold all the same, it may be over in the next run.
         """
         known = self._content["namespaces"][fingerprint.hex()]
         self._put(fingerprint.hex(), _Namespace(epoch=known["epoch"] + 1, identity=known["identity"]))
@@ -115,7 +117,12 @@ class Manifest:
         content = _Content(
             format=FORMAT_VERSION, uuid=self.store_uuid, namespaces={**self._content["namespaces"], name: entry}
         )
-        _save(self._disk, content)
+        try:
+            _save(self._disk, content)
+        except DiskError:
+            with suppress(DiskError):  # it may have taken effect all the same: put back what this run goes on with
+                _save(self._disk, self._content)
+            raise
         self._content = content
 
 
