@@ -45,12 +45,12 @@ def main() -> None:
     scratch: Path = options.scratch
     scratch.mkdir(parents=True, exist_ok=True)
     python = make_peer(scratch / "lmcache-venv")
+    machine = describe_machine(scratch)
     rows = [
         row
         for object_nbytes, count in OBJECTS
         for row in compare(python, scratch, object_nbytes=object_nbytes, count=count, rounds=options.rounds)
     ]
-    machine = describe_machine(scratch)
     command = f"python -m bench.versus_lmcache --scratch FOLDER --rounds {options.rounds}"
     result = {"version": 1, "command": command, "peer": "lmcache 0.5.6", "machine": machine, "rows": rows}
     stem = ROOT / f"bench/results/versus_lmcache-{datetime.datetime.now(datetime.UTC).date()}"
@@ -129,7 +129,8 @@ def as_markdown(command: str, machine: dict[str, object], rows: list[dict[str, o
         f"`{command}`",
         "",
         f"{machine['cpu']}, {machine['num_cpus']} cores, {machine['file_system']}, Linux {machine['kernel']}, "
-        f"Python {machine['python']}, torch {machine['torch']}, {machine['date']}.",
+        f"Python {machine['python']}, torch {machine['torch']}, {machine['date']}, "
+        f"load average {machine['load_average']} before the start.",
         "",
         "GB/s (10^9 bytes), medians of interleaved rounds; [least … most]. The ratio is to the faster of LMCache's two "
         "ways (buffered, O_DIRECT), round by round. tierstore's disk figures are durable (fdatasync) throughout and "
