@@ -239,12 +239,15 @@ class TestFailures:
         world.sim.fail_call(4, errno=errno.EIO, only="read")
         assert user.read(tier, range(6)) == [OK, OK, IO_ERROR, OK, OK, OK]
 
-    def test_a_file_that_cannot_be_removed_counts_on(self, world: SsdWorld) -> None:
+    @pytest.mark.parametrize("code", [errno.EIO, 0])
+    def test_a_file_that_cannot_be_removed_counts_until_it_can(self, world: SsdWorld, code: int) -> None:
         tier, user = world.begin()
-        user.write(tier, range(2 * PER_FILE))
-        free_nbytes = user.write(tier, [2 * PER_FILE]).dst_free_nbytes
-        world.sim.fail_call(1, errno=errno.EIO, only="remove")
-        assert tier.discard(user.where[0][0]) == free_nbytes
+        user.write(tier, range(16 * PER_FILE))
+        world.sim.fail_from(1, errno=code, only="remove")
+        assert tier.discard(user.where[0][0]) == 0
         assert user.read(tier, [0, PER_FILE]) == [IO_ERROR, OK]
-        user.write(tier, range(3 * PER_FILE))
-        assert numbers(world) == [0, 1, 2, 3, 4, 5]
+        if code:
+            assert user.write(tier, [0]).outcomes.tolist() == [REJECTED]
+        world.sim.heal()
+        assert user.write(tier, [0]).outcomes.tolist() == [OK]
+        assert numbers(world) == list(range(16))

@@ -53,6 +53,7 @@ class ChunkFolder:
         self._disk = disk
         self._limits = limits
         self._current: dict[str, ChunkFile] = {}
+        self._leaving: list[ChunkFile] = []
         self._unusable: list[tuple[ChunkName, int]] = []
         self._disk_free_nbytes = limits.capacity_nbytes + limits.free_floor_nbytes
         self._next_id = 0
@@ -60,8 +61,8 @@ class ChunkFolder:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files, those that could be neither opened nor removed among them."""
-        return sum(chunk.nbytes for chunk in self.files.values()) + sum(nbytes for _, nbytes in self._unusable)
+        """Bytes of all files, those that could not be opened or removed among them."""
+        return sum(nbytes for _, nbytes in self._lengths())
 
     @property
     def over_capacity(self) -> bool:
@@ -118,19 +119,17 @@ class ChunkFolder:
         return not lost
 
     def discard(self, file_id: int) -> None:
-        """Close and remove a file, durably; its number is free again. Blocks."""
+        """Close and remove a file, durably; its number is free again. Blocks.
+
+        Where removing it fails its bytes count on, and it is tried again when they are wanted.
+        """
         chunk = self.files.pop(file_id, None)
         if chunk is None:
             return
         self._drop_current(chunk)
         chunk.file.close()
-        try:
-            self._disk.remove(chunk.name.path)
-        except DiskError as error:
-            _logger.warning("chunk file not removed, its bytes still count: %s", error)
-            self._unusable.append((chunk.name, chunk.nbytes))
-        else:
-            self._disk_free_nbytes += chunk.nbytes
+        self._leaving.append(chunk)
+        self._remove_leaving()
 
     def adopt(self, name: ChunkName, nbytes: int) -> ChunkFile | None:
         """Open a file of an earlier run for reading; None where that fails: its bytes still count. Blocks."""
@@ -164,6 +163,8 @@ class ChunkFolder:
                 "a block of %d bytes is larger than a chunk file (%d); raise [ssd] file_size", shape.nbytes, nbytes
             )
             return Outcome.REJECTED
+        if self.nbytes + nbytes > self._limits.capacity_nbytes:
+            self._remove_leaving()
         number = self._free_number(array)
         if number == _FILES_MAX or self.nbytes + nbytes > self._limits.capacity_nbytes:
             return Outcome.REJECTED
@@ -198,6 +199,21 @@ class ChunkFolder:
         if self._current.get(chunk.name.array) is chunk:
             del self._current[chunk.name.array]
 
+    def _lengths(self) -> list[tuple[ChunkName, int]]:
+        """Every file that takes space, with how much."""
+        return [(chunk.name, chunk.nbytes) for chunk in (*self.files.values(), *self._leaving)] + self._unusable
+
+    def _remove_leaving(self) -> None:
+        for chunk in tuple(self._leaving):
+            try:
+                self._disk.remove(chunk.name.path)
+            except DiskError as error:
+                if error.errno != errno.ENOENT:
+                    _logger.warning("chunk file not removed, its bytes still count: %s", error)
+                    continue
+            self._leaving.remove(chunk)
+            self._disk_free_nbytes += chunk.nbytes
+
     def _files_left(self) -> int:
         """How many files may still be begun, by both limits."""
         left = self._limits.capacity_nbytes - self.nbytes
@@ -205,6 +221,5 @@ class ChunkFolder:
         return max(0, min(left, free) // self._limits.file_nbytes)
 
     def _free_number(self, array: str) -> int:
-        names = [chunk.name for chunk in self.files.values()] + [name for name, _ in self._unusable]
-        taken = {name.number for name in names if name.array == array}
+        taken = {name.number for name, _ in self._lengths() if name.array == array}
         return next(number for number in range(_FILES_MAX + 1) if number not in taken)

@@ -118,7 +118,7 @@ class SsdTier:
     def discard(self, file: int) -> int:
         """Give a chunk file back, durably; blocks. Nothing may read it. Returns the bytes the tier can take.
 
-        Where removing it fails its blocks are gone all the same, and its bytes go on counting.
+        Where removing it fails its blocks are gone all the same, and its bytes count until that succeeds.
         """
         self._folder.discard(file)
         return self._folder.free_nbytes if self._last is None else self._folder.room_nbytes(*self._last) or 0
