@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,15 @@ def test_a_golden_record_is_read_with_its_fields(block_nbytes: int) -> None:
     assert header["payload_checksum"] == crc32c(payload)
     assert record[after : after + 4] == crc32c(payload).to_bytes(4, "little")
     assert record[after + 4 :] == bytes(len(record) - after - 4)
+
+
+def test_the_worked_example_shows_the_golden_record() -> None:
+    record = (GOLDEN / "block-100.bin").read_bytes()
+    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text("utf-8")
+    lines = re.findall(r"^([0-9a-f]{4})((?:  [0-9a-f]{2}(?: [0-9a-f]{2}){7}){2})(?:  |$)", text, re.MULTILINE)
+    assert len(lines) == 12
+    for offset, row in lines:
+        assert record[int(offset, 16) :][:16] == bytes.fromhex(row), offset
 
 
 @given(nbytes=st.integers(1, 1 << 24))
