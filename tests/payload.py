@@ -50,6 +50,7 @@ SMALL: Final[dict[str, object]] = {
     "ssd_size": "1 MiB",
     "ssd_file_size": "128 KiB",
     "ssd_free_floor": "4 KiB",
+    "prefetch_cold_seconds": 0,
 }
 """Settings under which a few dozen blocks evict and reclaim: 32 slots of 8 KiB, 8 chunk files of 7 of them."""
 
