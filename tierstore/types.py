@@ -39,6 +39,7 @@ __all__ = [
     "RequestId",
     "SyncJob",
     "TierName",
+    "TombstoneJob",
 ]
 
 HASH_NBYTES = 32
@@ -136,7 +137,8 @@ class CopyJob:
 
     Locations are int64 positions in the request on the device side, int32 pool pages (offset /
     `PAGE_NBYTES`) on the host side and `Extents` on the SSD side. A write to SSD has no
-    `dst_locations`: the write worker chooses the place and reports it.
+    `dst_locations`: the write worker chooses the place and reports it. From SSD to SSD a block is rewritten
+    before its file goes.
 
     Attributes:
         job_id: Unique in one run of the store.
@@ -176,6 +178,25 @@ class SyncJob:
     dst: TierName = TierName.SSD
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TombstoneJob:
+    """Write down that blocks are deleted, so that no start finds them again.
+
+    Attributes:
+        job_id: Unique in one run; a record of the same identity counts only if its job's id is higher.
+        generation: The life of the namespace that the blocks belonged to.
+        hashes: uint8[n, 32].
+    """
+
+    job_id: JobId
+    generation: Generation
+    hashes: UInt8Array
+    dst: TierName = TierName.SSD
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+
 @dataclass(frozen=True, slots=True)
 class DiscardJob:
     """Give a whole chunk file back. No block of it is known or pinned any more."""
@@ -185,7 +206,7 @@ class DiscardJob:
     dst: TierName = TierName.SSD
 
 
-Job: TypeAlias = CopyJob | SyncJob | DiscardJob
+Job: TypeAlias = CopyJob | TombstoneJob | SyncJob | DiscardJob
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,6 +219,7 @@ class CopyResult:
         dst_locations: Where a write put its blocks; rows whose outcome is not OK mean nothing.
         dst_free_nbytes: Bytes the tier can still take before it must reclaim; None where unknown.
         seconds: Wall time in the worker.
+        encoded_nbytes: Bytes that a write put on disk for its blocks; None where unknown.
     """
 
     job_id: JobId
@@ -205,6 +227,7 @@ class CopyResult:
     dst_locations: Extents | None = None
     dst_free_nbytes: int | None = None
     seconds: float = 0.0
+    encoded_nbytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from tierstore.types import CopyJob, CopyResult, Extents, Outcome, UInt8Array
+    from tierstore.types import CopyJob, CopyResult, Extents, Outcome, TombstoneJob, UInt8Array
 
 __all__ = ["Recovered", "Tier"]
 
@@ -43,8 +43,12 @@ class Tier(Protocol):
         A block that does not verify is CORRUPT, one that cannot be read IO_ERROR; never an exception.
         """
 
-    def write(self, jobs: Sequence[CopyJob]) -> list[CopyResult]:
-        """Append the jobs' blocks; readable when this returns, durable after the next `sync`."""
+    def write(self, jobs: Sequence[CopyJob | TombstoneJob]) -> list[CopyResult]:
+        """Append the jobs' records in order; readable when this returns, durable after the next `sync`.
+
+        Blocks come from host slots, or from the tier's own files where one is about to be discarded. Of two
+        records of one identity the one whose job has the higher id counts, whichever was appended first.
+        """
 
     def sync(self) -> Outcome:
         """Make every record durable whose write has returned; OK only if all of them now are."""

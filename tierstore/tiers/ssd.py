@@ -23,7 +23,7 @@ from tierstore.tiers.reading import RecordReader
 from tierstore.tiers.record import RecordShape
 from tierstore.tiers.recovery import Recovery, recover
 from tierstore.tiers.writing import Batch, RecordWriter
-from tierstore.types import PAGE_NBYTES, CopyJob, CopyResult, Outcome
+from tierstore.types import PAGE_NBYTES, CopyJob, CopyResult, Outcome, TombstoneJob
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
@@ -91,7 +91,7 @@ class SsdTier:
         outcomes = self._reader.read(job, self._folder.files)
         return CopyResult(job.job_id, outcomes, seconds=time.perf_counter() - started)
 
-    def write(self, jobs: Sequence[CopyJob]) -> list[CopyResult]:
+    def write(self, jobs: Sequence[CopyJob | TombstoneJob]) -> list[CopyResult]:
         """Append the jobs' blocks, neighbours in one call; blocks. Changes the padding of their slots.
 
         A block is OK (readable now), REJECTED where a limit leaves no room, or IO_ERROR where the disk
