@@ -24,7 +24,7 @@ Labels: TypeAlias = Mapping[str, tuple[str | int, ...]]
 SECONDS_BOUNDS = tuple(base * 10.0**exponent for exponent in range(-5, 1) for base in (1.0, 2.0, 5.0))
 """Upper bounds of the histograms' buckets, 10 microseconds to 5 seconds; one more takes the rest."""
 
-_LINK = ("load", "store", "ssd-read", "ssd-write")
+_LINK = ("load", "store", "ssd-read", "ssd-write", "ssd-rewrite")
 _NO_LABELS: Labels = MappingProxyType({})
 _NOT_STORED = ("pool_full", "index_full", "not_admitted", "write_queue_full", "write_refused", "ssd_off")
 
@@ -68,6 +68,18 @@ class Metric(Enum):
         {"fate": ("useful", "wasted", "cancelled")},
     )
     EVICTED_BLOCKS = Kind.COUNTER, "Blocks evicted to make room.", {"tier": (TierName.HOST, TierName.SSD)}
+    SSD_WRITTEN_BLOCKS = (
+        Kind.COUNTER,
+        "Blocks written to SSD that were read from there before they left, or that were not.",
+        {"fate": ("useful", "wasted")},
+    )
+    SSD_REWRITTEN_BLOCKS = Kind.COUNTER, "Blocks written to SSD again so that their old file could go."
+    SSD_ENCODED_BYTES = (
+        Kind.COUNTER,
+        "Bytes that blocks took on SSD as they were encoded; over their own bytes, the compression ratio.",
+        {"written": ("first", "again")},
+    )
+    DELETED_BLOCKS = Kind.COUNTER, "Blocks that deletes made unknown."
     RECLAIMED_FILES = Kind.COUNTER, "Chunk files taken back to make room."
     LINK_BLOCKS = (
         Kind.COUNTER,

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from tierstore.control.index import UInt64Array
     from tierstore.types import Int32Array
 
-__all__ = ["PREFETCHED", "Directory"]
+__all__ = ["PREFETCHED", "READ_BACK", "Directory"]
 
 PREFETCHED = np.uint8(1)
 """Flag of an entry that a prefetch brought in and that no get has used yet."""
+
+READ_BACK = np.uint8(2)
+"""Flag of an entry whose SSD copy has been read since it was written."""
 
 _FREE, _KEYED, _DETACHED = 0, 1, 2
 

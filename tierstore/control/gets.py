@@ -17,7 +17,7 @@ import numpy as np
 from tierstore.control.directory import PREFETCHED
 from tierstore.control.entry import State
 from tierstore.metrics import Metric
-from tierstore.types import Outcome, Priority, TierName
+from tierstore.types import Extents, Outcome, Priority, TierName
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,7 +131,9 @@ class Gets:
             mind.prefetch_inflight_nbytes -= len(entries) * life.block_nbytes
         corrupt = entries[outcomes == Outcome.CORRUPT]
         mind.wake(record, plan, now)
-        mind.ssd.unpin(entries)
+        assert isinstance(job.src_locations, Extents), f"job {job.job_id} does not read from SSD"
+        mind.ssd.unpin(entries, job.src_locations.file)
+        mind.ssd.count_read(good)
         if len(good) < len(entries):
             mind.host.failed(life.slot_class, bad)
             mind.host.unpin(life.slot_class, entries[gone])

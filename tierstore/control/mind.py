@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tierstore.control.directory import Directory
     from tierstore.control.host_room import HostRoom
     from tierstore.control.jobs import JobTable
-    from tierstore.control.requests import Request
+    from tierstore.control.requests import Life, Request
     from tierstore.control.ssd_room import SsdRoom
     from tierstore.metrics import Metrics
     from tierstore.types import CopyResult, Int32Array, Int64Array, JobId, UInt8Array
@@ -37,6 +37,7 @@ _LINK_NAMES = {
     (TierName.DEVICE, TierName.HOST): "store",
     (TierName.SSD, TierName.HOST): "ssd-read",
     (TierName.HOST, TierName.SSD): "ssd-write",
+    (TierName.SSD, TierName.SSD): "ssd-rewrite",
 }
 
 
@@ -156,6 +157,31 @@ class Mind:
         if num_blocks:
             self.metrics.add(Metric.NOT_STORED_BLOCKS, num_blocks, reason)
 
+    def rewrite_job(self, life: Life, entries: Int32Array, plan: Plan) -> None:
+        """Plan that READY blocks are written again, from their SSD file to another; pinned until it ends."""
+        assert self.ssd is not None
+        self.ssd.pin(entries)
+        job = CopyJob(
+            job_id=self.jobs.next_id(),
+            generation=life.generation,
+            src=TierName.SSD,
+            dst=TierName.SSD,
+            entries=entries,
+            hashes=self.directory.index.keys[entries].view(np.uint8),
+            parents=None,
+            src_locations=self.directory.extents(entries),
+            dst_locations=None,
+            priority=Priority.WRITE_BACK,
+            request_id=NO_REQUEST,
+        )
+        self.jobs.open(JobRecord(job))
+        plan.jobs.append(job)
+
+    def count_written(self, result: CopyResult, written: str) -> None:
+        """Count what blocks took on disk."""
+        if result.encoded_nbytes:
+            self.metrics.add(Metric.SSD_ENCODED_BYTES, result.encoded_nbytes, written)
+
     def sync_job(self, request: Request, plan: Plan) -> None:
         """Plan a sync that the request waits for."""
         job = SyncJob(self.jobs.next_id())
@@ -190,7 +216,7 @@ class Mind:
         """Drop reads that are still queued and that nobody waits for any more."""
         for record in self.jobs.records():
             job = record.job
-            if isinstance(job, CopyJob) and job.src is TierName.SSD:
+            if isinstance(job, CopyJob) and job.src is TierName.SSD and job.dst is TierName.HOST:
                 if all(request.done or positions[0] >= request.stop for request, positions in record.waiters):
                     plan.withdraws.append(job.job_id)
 

@@ -87,8 +87,8 @@ class Planner:
         self._puts = Puts(self._mind, admission)
         self._prefetches = Prefetches(self._mind)
         self._flushes = Flushes(self._mind)
-        self._upkeep = Upkeep(self._mind)
         self._lives: dict[int, Life] = {}
+        self._upkeep = Upkeep(self._mind, self._lives)
         self._requests = RequestTable(limits.requests_max)
 
     @property
@@ -201,13 +201,15 @@ class Planner:
         plan = Plan()
         mind = self._mind
         job = mind.jobs.get(result.job_id).job
-        fills = job.dst if isinstance(job, CopyJob) and job.dst is not TierName.DEVICE else None
+        fills = job.dst if isinstance(job, CopyJob) and job.dst not in (TierName.DEVICE, job.src) else None
         record = mind.jobs.close(result.job_id, fills, job.entries if isinstance(job, CopyJob) else None)
         record.outcomes = result.outcomes
         if isinstance(job, CopyJob):
             mind.count_job(job, result)
             if job.dst is TierName.DEVICE:
                 self._gets.loaded(record, result.outcomes, plan, now)
+            elif job.src is job.dst:
+                self._upkeep.rewritten(job, result)
             elif job.src is TierName.DEVICE:
                 self._puts.stored(record, job, result.outcomes, plan, now)
             elif job.src is TierName.SSD:

@@ -158,9 +158,10 @@ class Puts:
             ssd.written(entries[good], result.dst_locations.rows(good))
         if not all_good:
             ssd.failed(entries[~good & ~gone])
-            ssd.unpin(entries[gone])
+            ssd.drop_write(entries[gone])
         if result.dst_free_nbytes is not None:
             ssd.free_nbytes = result.dst_free_nbytes
+        mind.count_written(result, "first")
         mind.write_inflight_nbytes -= len(entries) * request.life.block_nbytes
         mind.not_stored("write_refused", int(np.count_nonzero(outcomes == Outcome.REJECTED)))
         mind.host.unpin(request.life.slot_class, entries)

@@ -1,8 +1,9 @@
-"""Room on SSD: the ledger of chunk files and the choice of the file to reclaim. Pure; under the engine's lock.
+"""Room on SSD: the ledger of chunk files, and which file goes when room is short. Pure; under the engine's lock.
 
-Files go first in, first out, whole. The tier's write worker decides where a block lies and reports it;
-this ledger remembers which blocks each file holds, forgets them when a file's turn has come, and lets the
-file go only when no read is left in it.
+Files go first in, first out, whole. The tier's write worker decides where a block lies and reports it; this
+ledger remembers which blocks each file holds. When a file's turn has come its hot blocks, those used since
+they were written, are written again first (at most half of it, so that room is won), the others are
+forgotten, and the file goes once no read and no rewrite is left in it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.directory import READ_BACK
 from tierstore.control.entry import State
 from tierstore.metrics import Metric
 from tierstore.types import TierName
@@ -26,15 +28,25 @@ if TYPE_CHECKING:
 __all__ = ["SsdRoom"]
 
 _RECLAIM_BLOCKS = 512
-"""Blocks of a file forgotten in one step, to bound a lock hold."""
+"""Blocks of a file looked at in one step, to bound a lock hold."""
 
 
 @dataclass(slots=True)
 class _Ledger:
-    """What one chunk file holds: batches of entries as they were appended, and reads that outlive their block."""
+    """What one chunk file holds: batches of entries as they were appended, and the copies that read it.
+
+    Attributes:
+        batches: int32 arrays of entries; some may have left since.
+        readers: Blocks that jobs in flight read from it.
+        num_blocks: Blocks ever appended.
+        num_rewritten: Blocks written again since its turn has come.
+        leaving: Its discard is under way.
+    """
 
     batches: list[Int32Array] = field(default_factory=list)
-    gone: int = 0
+    readers: int = 0
+    num_blocks: int = 0
+    num_rewritten: int = 0
     leaving: bool = False
 
 
@@ -58,16 +70,26 @@ class SsdRoom:
     def reserve(self, entries: Int32Array) -> None:
         """ABSENT → FILLING: a write is promised."""
         self._directory.ssd.reserve(entries)
-        self._directory.ssd_file[entries] = -1
 
     def written(self, entries: Int32Array, extents: Extents) -> None:
         """FILLING → READY where the write put them."""
         self._directory.ssd.filled(entries)
+        self._directory.flags[entries] &= ~READ_BACK
+        self._place(entries, extents)
+
+    def moved(self, entries: Int32Array, extents: Extents) -> None:
+        """READY stays READY, in another file; the block must be used again to be kept again."""
+        self._directory.hits[entries] = 0
+        self._place(entries, extents)
+
+    def _place(self, entries: Int32Array, extents: Extents) -> None:
         self._directory.set_extents(entries, extents)
         files = extents.file
         for file in dict.fromkeys(files.tolist()):
             ledger = self._files.setdefault(file, _Ledger())
-            ledger.batches.append(entries[files == file])
+            own = entries[files == file]
+            ledger.batches.append(own)
+            ledger.num_blocks += len(own)
 
     def adopt_files(self, files: list[int]) -> None:
         """Enter files that an earlier run wrote, oldest first."""
@@ -83,24 +105,32 @@ class SsdRoom:
         self._directory.ssd.failed(entries)
 
     def pin(self, entries: Int32Array) -> None:
-        """Hold READY blocks for a read."""
+        """Hold READY blocks, and the files they lie in, for a read or a rewrite."""
         self._directory.ssd.pin(entries)
+        for file in self._directory.ssd_file[entries].tolist():
+            self._files[file].readers += 1
 
-    def unpin(self, entries: Int32Array) -> None:
-        """End a read, or the write of a block that is GONE."""
-        _loose, gone = self._directory.ssd.unpin(entries)
-        for file in self._directory.ssd_file[gone].tolist():
-            if file >= 0:
-                self._files[file].gone -= 1
-        self._directory.release(gone)
+    def unpin(self, entries: Int32Array, files: Int32Array) -> None:
+        """End what `pin` began; `files` are those that the blocks lay in then. The caller releases the entries."""
+        self._directory.ssd.unpin(entries)
+        for file in files.tolist():
+            self._files[file].readers -= 1
+
+    def drop_write(self, entries: Int32Array) -> None:
+        """End the write of blocks that are GONE. The caller releases the entries."""
+        self._directory.ssd.unpin(entries)
 
     def discard(self, entries: Int32Array) -> None:
         """Drop blocks in any state; their bytes stay until the file goes. The caller releases the entries."""
-        directory = self._directory
-        _freed, gone = directory.ssd.discard(entries[directory.ssd.state[entries] != State.GONE])
-        for file in directory.ssd_file[gone].tolist():
-            if file >= 0:
-                self._files[file].gone += 1
+        self._directory.ssd.discard(entries[self._directory.ssd.state[entries] != State.GONE])
+
+    def count_read(self, entries: Int32Array) -> None:
+        """Count writes that a read has made worth their while."""
+        flags = self._directory.flags[entries]
+        first = np.count_nonzero(~flags & READ_BACK)
+        if first:
+            self._metrics.add(Metric.SSD_WRITTEN_BLOCKS, int(first), "useful")
+            self._directory.flags[entries] = flags | READ_BACK
 
     @property
     def reclaiming(self) -> bool:
@@ -114,37 +144,50 @@ class SsdRoom:
             return self.reclaiming
         return bool(self._files[self._leaving].batches)
 
-    def reclaim(self) -> int | None:
-        """Forget a bounded number of the oldest file's blocks.
+    def reclaim(self) -> Int32Array:
+        """Look at a bounded number of the oldest file's blocks: forget the cold ones.
 
         Returns:
-            The file, once nothing of it is known or pinned any more: it may be discarded. Else None.
+            The hot ones, READY and unpinned: the caller has them written again.
         """
         if self._leaving is None:
-            if not self.reclaiming:
-                return None
             self._leaving = next(iter(self._files))
         file, ledger = self._leaving, self._files[self._leaving]
-        if ledger.leaving:
-            return None
-        self._forget(file, ledger)
-        if ledger.batches or ledger.gone:
-            return None
-        ledger.leaving = True
-        return file
-
-    def _forget(self, file: int, ledger: _Ledger) -> None:
-        directory, budget = self._directory, _RECLAIM_BLOCKS
+        hot: list[Int32Array] = [np.empty(0, np.int32)]
+        budget = _RECLAIM_BLOCKS
         while ledger.batches and budget > 0:
             batch = ledger.batches.pop()
             if len(batch) > budget:
                 ledger.batches.append(batch[budget:])
                 batch = batch[:budget]
             budget -= len(batch)
-            live = batch[(directory.ssd.state[batch] == State.READY) & (directory.ssd_file[batch] == file)]
-            self._metrics.add(Metric.EVICTED_BLOCKS, len(live), TierName.SSD)
-            self.discard(live)
-            directory.release(live)
+            hot.append(self._forget_cold(file, ledger, batch))
+        return np.concatenate(hot)
+
+    def _forget_cold(self, file: int, ledger: _Ledger, batch: Int32Array) -> Int32Array:
+        directory = self._directory
+        live = np.unique(batch[(directory.ssd.state[batch] == State.READY) & (directory.ssd_file[batch] == file)])
+        used = (directory.hits[live] > 0) & (directory.ssd.pins[live] == 0)
+        latest_first = np.argsort(~directory.last_use[live[used]], kind="stable")
+        hot: Int32Array = live[used][latest_first][: max(0, ledger.num_blocks // 2 - ledger.num_rewritten)]
+        ledger.num_rewritten += len(hot)
+        cold = np.setdiff1d(live, hot, assume_unique=True)
+        self._metrics.add(Metric.EVICTED_BLOCKS, len(cold), TierName.SSD)
+        unread = np.count_nonzero(~directory.flags[cold] & READ_BACK)
+        self._metrics.add(Metric.SSD_WRITTEN_BLOCKS, int(unread), "wasted")
+        self.discard(cold)
+        directory.release(cold)
+        return hot
+
+    def take_empty(self) -> int | None:
+        """The leaving file, once, when nothing of it is known, read or rewritten any more: it may be discarded."""
+        if self._leaving is None:
+            return None
+        ledger = self._files[self._leaving]
+        if ledger.batches or ledger.readers or ledger.leaving:
+            return None
+        ledger.leaving = True
+        return self._leaving
 
     def discarded(self, file: int, free_nbytes: int | None) -> None:
         """The tier has given the file back."""
@@ -161,7 +204,7 @@ class SsdRoom:
         files = set(directory.ssd_file[ready].tolist())
         assert files <= set(self._files), f"blocks in files the ledger does not know: {files - set(self._files)}"
         for file, ledger in self._files.items():
-            held = np.concatenate(ledger.batches) if ledger.batches else np.empty(0, np.int32)
-            own = ready[directory.ssd_file[ready] == file]
+            held = np.concatenate([np.empty(0, np.int32), *ledger.batches])
+            own = ready[(directory.ssd_file[ready] == file) & (directory.ssd.pins[ready] == 0)]
             assert np.isin(own, held).all(), f"file {file} holds blocks that its ledger misses"
-            assert ledger.gone >= 0, f"file {file}: {ledger.gone} reads outlive their blocks"
+            assert ledger.readers >= 0, f"file {file}: {ledger.readers} readers"

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tierstore.control.entry import State
 from tierstore.control.jobs import JobRecord
-from tierstore.types import DiscardJob
+from tierstore.metrics import Metric
+from tierstore.types import DiscardJob, Extents, Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Life
-    from tierstore.types import Int32Array, Plan
+    from tierstore.types import CopyJob, CopyResult, Int32Array, Plan
 
 __all__ = ["Upkeep"]
 
@@ -23,10 +29,16 @@ _REAP_ENTRIES = 512
 
 
 class Upkeep:
-    """Old generations to reap, files to reclaim, slabs to drain."""
+    """Old generations to reap, files to reclaim, slabs to drain.
 
-    def __init__(self, mind: Mind) -> None:
+    Args:
+        mind: Shared with the stories.
+        lives: Every generation by its number; the planner's own mapping.
+    """
+
+    def __init__(self, mind: Mind, lives: Mapping[int, Life]) -> None:
         self._mind = mind
+        self._lives = lives
         self._reaping: list[tuple[Life, int]] = []
 
     def reap(self, life: Life) -> None:
@@ -44,14 +56,39 @@ class Upkeep:
         mind = self._mind
         more = self._reap_step()
         mind.host.drain()
-        if mind.ssd is not None and mind.ssd.reclaiming:
-            file = mind.ssd.reclaim()
-            if file is not None:
-                job = DiscardJob(mind.jobs.next_id(), file)
-                mind.jobs.open(JobRecord(job))
-                plan.jobs.append(job)
-            more = more or mind.ssd.forgetting
-        return more
+        return self._reclaim_step(plan) or more
+
+    def _reclaim_step(self, plan: Plan) -> bool:
+        """Look at some of the oldest file's blocks; plan their rewrite, or the file's discard once it is empty."""
+        mind = self._mind
+        if mind.ssd is None or not mind.ssd.reclaiming:
+            return False
+        hot = mind.ssd.reclaim()
+        generations = mind.directory.index.generation[hot]
+        for number in dict.fromkeys(generations.tolist()):
+            mind.rewrite_job(self._lives[number], hot[generations == number], plan)
+        file = mind.ssd.take_empty()
+        if file is not None:
+            job = DiscardJob(mind.jobs.next_id(), file)
+            mind.jobs.open(JobRecord(job))
+            plan.jobs.append(job)
+        return mind.ssd.forgetting
+
+    def rewritten(self, job: CopyJob, result: CopyResult) -> None:
+        """A rewrite has ended: what was written lies in its new file, what was not leaves with the old one."""
+        mind, entries = self._mind, job.entries
+        assert mind.ssd is not None and isinstance(job.src_locations, Extents)
+        there = mind.directory.ssd.state[entries] == State.READY
+        good = there & (result.outcomes == Outcome.OK)
+        mind.ssd.unpin(entries, job.src_locations.file)
+        if result.dst_locations is not None:
+            mind.ssd.moved(entries[good], result.dst_locations.rows(good))
+        mind.ssd.discard(entries[there & ~good])
+        if result.dst_free_nbytes is not None:
+            mind.ssd.free_nbytes = result.dst_free_nbytes
+        mind.metrics.add(Metric.SSD_REWRITTEN_BLOCKS, int(np.count_nonzero(good)))
+        mind.count_written(result, "again")
+        mind.directory.release(entries)
 
     def _reap_step(self) -> bool:
         if not self._reaping:
