@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tierstore.codec.base import Codec, RawCodec
 from tierstore.disk.base import Disk
 from tierstore.errors import ConfigError, DiskError
@@ -99,11 +101,14 @@ class SsdTier:
         """
         assert self._recovered is not None, "recover() comes before the first write"
         by_layout: dict[bytes, list[int]] = {}
-        for position, job in enumerate(jobs):
-            by_layout.setdefault(job.generation.layout.fingerprint, []).append(position)
         results: dict[int, CopyResult] = {}
+        for position, job in enumerate(jobs):
+            if isinstance(job, TombstoneJob) or job.src is job.dst:  # rewrites and tombstones are being built
+                results[position] = CopyResult(job.job_id, np.full(len(job), Outcome.REJECTED, np.uint8))
+            else:
+                by_layout.setdefault(job.generation.layout.fingerprint, []).append(position)
         for positions in by_layout.values():
-            group = self._write_group([jobs[position] for position in positions])
+            group = self._write_group([job for at in positions if isinstance(job := jobs[at], CopyJob)])
             results.update(zip(positions, group, strict=True))
         return [results[position] for position in range(len(jobs))]
 
