@@ -19,8 +19,8 @@ def codec(request: pytest.FixtureRequest) -> Codec:
 class TestRegisteredCodecs(CodecContract): ...
 
 
-def test_the_built_in_codec_is_registered() -> None:
-    assert "raw" in names("codecs")
+def test_the_built_in_codecs_are_registered() -> None:
+    assert {"lz4", "raw"} <= set(names("codecs"))
 
 
 def test_no_two_codecs_share_a_number() -> None:

@@ -21,7 +21,7 @@ from tierstore.settings import format_size
 
 __all__ = ["command"]
 
-_PACKAGES = ("numpy", "torch", "zarr", "crc32c", "lz4")
+_PACKAGES = ("numpy", "torch", "zarr", "crc32c", "numcodecs")
 
 
 @dataclass(frozen=True, slots=True)
