@@ -30,7 +30,9 @@ def golden_record(block_nbytes: int) -> bytes:
     pool = aligned_buffer(16 * PAGE_NBYTES)
     user = BlockUser(pool, generation)
     disk, shape = SimDisk(), RecordShape(block_nbytes)
-    chunk = ChunkFile(3, ChunkName("array", 0, bytes(range(0x60, 0x70))), disk.create("file", 1 << 20), nbytes=1 << 20)
+    chunk = ChunkFile(
+        3, ChunkName("array", 0, bytes(range(0x60, 0x70))), disk.create("file", 1 << 20), nbytes=1 << 20, slots=9
+    )
     chunk.begin(end_nbytes=2 * shape.pitch_nbytes, next_slot=2)
     writer = RecordWriter(Pool(pool), codec_id=0, clock=lambda: 1_700_000_000_000_000_000)
     writer.next_sequence = 1000

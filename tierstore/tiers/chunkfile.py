@@ -10,10 +10,14 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tierstore.disk.base import File
 from tierstore.tiers.record import CHECKSUM_NBYTES, HEADER_NBYTES, RecordShape, pages_of
 from tierstore.types import PAGE_NBYTES
+
+if TYPE_CHECKING:
+    from tierstore.tiers.record import HeaderArray
 
 __all__ = ["ChunkFile", "ChunkName", "footer_nbytes", "slots_per_file"]
 
@@ -23,9 +27,10 @@ _INDEX_ENTRY_NBYTES = 16
 _OPEN_NAME = re.compile(r"open-(0|[1-9][0-9]{0,4})-([0-9a-f]{32})")
 
 
-def footer_nbytes(slots: int) -> int:
+def footer_nbytes(slots: int, tombstones: int = 0) -> int:
     """Bytes at a file's end kept free for sealing: a copy of each header, and the Zarr index."""
-    return pages_of(slots * (HEADER_NBYTES + _INDEX_ENTRY_NBYTES) + HEADER_NBYTES + CHECKSUM_NBYTES) * PAGE_NBYTES
+    nbytes = (slots + tombstones) * HEADER_NBYTES + slots * _INDEX_ENTRY_NBYTES + HEADER_NBYTES + CHECKSUM_NBYTES
+    return pages_of(nbytes) * PAGE_NBYTES
 
 
 def slots_per_file(file_nbytes: int, shape: RecordShape) -> int:
@@ -75,17 +80,19 @@ class ChunkFile:
         name: What it is called.
         file: The disk's handle; reads go to it directly.
         nbytes: Its preallocated length.
+        slots: How many blocks it may hold: the inner chunks of the Zarr shard that it becomes.
         end_nbytes: Where the next record goes.
         next_slot: The slot of the next record.
         appendable: Whether records may be appended: not before `begin`, and not after a failure.
         dirty: Whether records were appended since the last sync.
     """
 
-    def __init__(self, file_id: int, name: ChunkName, file: File, *, nbytes: int) -> None:
+    def __init__(self, file_id: int, name: ChunkName, file: File, *, nbytes: int, slots: int = 0) -> None:
         self.file_id = file_id
         self.name = name
         self.file = file
         self.nbytes = nbytes
+        self.slots = slots
         self.end_nbytes = 0
         self.next_slot = 0
         self.appendable = False
@@ -95,22 +102,34 @@ class ChunkFile:
         """Open it for appending: from its start, or behind the last valid record of an earlier run."""
         self.end_nbytes, self.next_slot, self.appendable = end_nbytes, next_slot, True
 
+    @property
+    def room_nbytes(self) -> int:
+        """Bytes that records, header pages among them, may still take; 0 where nothing may be appended."""
+        return max(0, self.nbytes - footer_nbytes(self.slots) - self.end_nbytes) if self.appendable else 0
+
+    @property
+    def room_slots(self) -> int:
+        """How many blocks may still be appended, if they are short enough; 0 where nothing may be appended."""
+        return max(0, self.slots - self.next_slot) if self.appendable else 0
+
     def room(self, shape: RecordShape) -> int:
         """How many records of one shape still fit; 0 where nothing may be appended."""
-        if not self.appendable:
-            return 0
-        slots = slots_per_file(self.nbytes, shape)
-        fitting = (self.nbytes - footer_nbytes(slots) - self.end_nbytes) // shape.pitch_nbytes
-        return max(0, min(slots - self.next_slot, fitting))
+        return min(self.room_slots, self.room_nbytes // shape.pitch_nbytes)
 
-    def append(self, buffers: Sequence[memoryview], *, records: int, nbytes: int) -> None:
-        """Write whole records behind the last; blocks. Raises DiskError, after which nothing may be appended."""
+    def append(self, buffers: Sequence[memoryview], *, headers: HeaderArray, nbytes: int) -> None:
+        """Write whole records behind the last; blocks. Raises DiskError, after which nothing may be appended.
+
+        Args:
+            buffers: The records' pages, one after another.
+            headers: `HEADER`[n]; the records' headers, in order.
+            nbytes: Of all buffers.
+        """
         assert self.appendable, f"{self.name.path} is closed for writing"
         self.appendable = False
         self.file.write_from(buffers, self.end_nbytes)
         self.appendable = True
         self.end_nbytes += nbytes
-        self.next_slot += records
+        self.next_slot += len(headers)
         self.dirty = True
 
     def sync(self) -> None:

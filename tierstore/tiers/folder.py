@@ -141,8 +141,9 @@ class ChunkFolder:
             return None
         return self._add(chunk)
 
-    def resume(self, chunk: ChunkFile, *, end_nbytes: int, next_slot: int) -> None:
+    def resume(self, chunk: ChunkFile, *, slots: int, end_nbytes: int, next_slot: int) -> None:
         """Continue a file of an earlier run behind its last valid record, once that is durable. Blocks."""
+        chunk.slots = slots
         chunk.begin(end_nbytes=end_nbytes, next_slot=next_slot)
         chunk.dirty = True
         self._current[chunk.name.array] = chunk
@@ -158,7 +159,8 @@ class ChunkFolder:
 
     def _begin(self, array: str, shape: RecordShape) -> ChunkFile | Outcome:
         nbytes = self._limits.file_nbytes
-        if not slots_per_file(nbytes, shape):
+        slots = slots_per_file(nbytes, shape)
+        if not slots:
             _logger.warning(
                 "a block of %d bytes is larger than a chunk file (%d); raise [ssd] file_size", shape.nbytes, nbytes
             )
@@ -173,7 +175,7 @@ class ChunkFolder:
             if not self._files_left():
                 return Outcome.REJECTED
             name = ChunkName.new(array, number)
-            chunk = ChunkFile(self._next_id, name, self._disk.create(name.path, nbytes), nbytes=nbytes)
+            chunk = ChunkFile(self._next_id, name, self._disk.create(name.path, nbytes), nbytes=nbytes, slots=slots)
         except DiskError as error:
             _logger.warning("no chunk file begun: %s", error)
             return Outcome.REJECTED if error.errno in (errno.ENOSPC, errno.EDQUOT) else Outcome.IO_ERROR

@@ -17,7 +17,7 @@ import numpy as np
 from tierstore.disk.base import Disk
 from tierstore.errors import DiskError
 from tierstore.tiers.base import Recovered
-from tierstore.tiers.chunkfile import ChunkFile, ChunkName
+from tierstore.tiers.chunkfile import ChunkFile, ChunkName, slots_per_file
 from tierstore.tiers.folder import ChunkFolder
 from tierstore.tiers.record import RecordShape
 from tierstore.tiers.scan import Scanner
@@ -104,8 +104,10 @@ def recover(disk: Disk, folder: ChunkFolder, epochs: Mapping[bytes, int], codec:
             folder.discard(file.chunk.file_id)
         elif file.readable and newest[file.chunk.name.array] is file:
             last = file.found[-1]
-            end = int(last["page"]) * PAGE_NBYTES + RecordShape(int(last["encoded_nbytes"])).pitch_nbytes
-            folder.resume(file.chunk, end_nbytes=end, next_slot=int(last["slot"]) + 1)
+            shape = RecordShape(int(last["encoded_nbytes"]))
+            end = int(last["page"]) * PAGE_NBYTES + shape.pitch_nbytes
+            slots = slots_per_file(file.chunk.nbytes, shape)
+            folder.resume(file.chunk, slots=slots, end_nbytes=end, next_slot=int(last["slot"]) + 1)
     return Recovery([batch for file in files for batch in _batches(file, epochs)], next_sequence, complete)
 
 

@@ -159,7 +159,7 @@ class RecordWriter:
         first_page, pitch = chunk.end_nbytes // PAGE_NBYTES, batch.shape.pitch_nbytes // PAGE_NBYTES
         chunk.append(
             self._frame.buffers(self._pool, slots.tolist(), batch.shape),
-            records=count,
+            headers=headers,
             nbytes=count * batch.shape.pitch_nbytes,
         )
         batch.page[rows] = first_page + pitch * np.arange(count)
