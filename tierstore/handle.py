@@ -127,6 +127,7 @@ class NamespaceHandle:
         """
         keys = as_hashes(hashes)
         memory = self._memory(keys, buffers, block_ids, after)
+        _check_destination(buffers, memory)
         number, deadline = self._generation.number, _deadline(deadline_seconds)
         return self._store.engine.start(
             lambda planner: planner.get(number, keys, deadline),
@@ -213,6 +214,18 @@ def _kv_dtype(dtype: object) -> str:
     """The KV dtype that a numpy or torch dtype is; empty for one that only holds bits."""
     name = str(dtype).removeprefix("torch.").removesuffix("fn")
     return name if name in DTYPE_NBYTES else ""
+
+
+def _check_destination(buffers: object, memory: CallerMemory) -> None:
+    """Refuse what cannot take the blocks of a get: memory that is read-only, or one row for two of them."""
+    for buffer in buffers if isinstance(buffers, list | tuple) else [buffers]:
+        if isinstance(buffer, np.ndarray) and not buffer.flags.writeable:
+            raise LayoutError("a buffer is read-only, so nothing can be loaded into it; pass a writable one")
+    if memory.block_ids is not None:
+        rows = memory.block_ids.tolist()
+        if len(set(rows)) < len(rows):
+            twice = next(row for row in rows if rows.count(row) > 1)
+            raise LayoutError(f"block id {twice} is named twice; each block of a get needs a row of its own")
 
 
 def _deadline(seconds: float | None) -> float:

@@ -76,8 +76,10 @@ class Store:
             if handle is None:
                 self._check_open()
                 manifest = self._house.manifest
-                epoch = 0 if manifest is None else manifest.register(namespace)
-                generation = self._open_generation(namespace, epoch)
+                epoch = 0 if manifest is None else manifest.epochs.get(namespace.fingerprint, 0)
+                generation = self._open_generation(namespace, epoch)  # refuses what fits no slab
+                if manifest is not None:
+                    manifest.register(namespace)
                 for batch in self._house.recovered.pop(namespace.fingerprint, []):
                     self._house.engine.adopt(generation.number, batch.hashes, batch.extents)
                 handle = self._handles[namespace.fingerprint] = NamespaceHandle(self, namespace, generation)
