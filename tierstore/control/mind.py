@@ -216,9 +216,9 @@ class Mind:
         """Drop reads that are still queued and that nobody waits for any more."""
         for record in self.jobs.records():
             job = record.job
-            if isinstance(job, CopyJob) and job.src is TierName.SSD and job.dst is TierName.HOST:
-                if all(request.done or positions[0] >= request.stop for request, positions in record.waiters):
-                    plan.withdraws.append(job.job_id)
+            reads = isinstance(job, CopyJob) and job.src is TierName.SSD and job.dst is TierName.HOST
+            if reads and all(request.done or positions[0] >= request.stop for request, positions in record.waiters):
+                plan.withdraws.append(job.job_id)
 
     def count_job(self, job: CopyJob, result: CopyResult) -> None:
         """Count what a link has done."""

@@ -218,7 +218,10 @@ class Planner:
                 self._puts.written(record, job, result, plan, now)
         elif isinstance(job, DiscardJob):
             assert mind.ssd is not None
-            mind.ssd.discarded(job.file, result.dst_free_nbytes)
+            if result.outcomes[0] == Outcome.REJECTED:
+                mind.ssd.kept(job.file)
+            else:
+                mind.ssd.discarded(job.file, result.dst_free_nbytes)
         else:
             mind.wake(record, plan, now)
         self._flushes.ended(result.job_id, plan)

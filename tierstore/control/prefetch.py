@@ -76,6 +76,8 @@ class Prefetches:
             request.stop = lo + run
         missing = (host[:run] == State.ABSENT).nonzero()[0]
         cold_before = max(0, tick(now - mind.limits.cold_seconds))
+        held = entries[:run][host[:run] == State.READY]
+        mind.host.touch(life.slot_class, held, now)
         pages = mind.host.take(life.slot_class, len(missing), cold_before=cold_before) if len(missing) else missing
         if len(pages) < len(missing):
             run = int(missing[len(pages)])

@@ -64,6 +64,7 @@ class SsdRoom:
         self._reclaim_below_nbytes = reclaim_below_nbytes
         self._files: dict[int, _Ledger] = {}
         self._leaving: int | None = None
+        self._refused = False
         self.free_nbytes = reclaim_below_nbytes
         self._metrics = metrics
 
@@ -83,11 +84,16 @@ class SsdRoom:
         self._place(entries, extents)
 
     def _place(self, entries: Int32Array, extents: Extents) -> None:
+        """Enter blocks in the ledger. The caller releases the entries."""
+        self._refused = False
         self._directory.set_extents(entries, extents)
         files = extents.file
         for file in dict.fromkeys(files.tolist()):
             ledger = self._files.setdefault(file, _Ledger())
             own = entries[files == file]
+            if ledger.leaving:  # written before the file's discard was planned, answered after
+                self.discard(own)
+                continue
             ledger.batches.append(own)
             ledger.num_blocks += len(own)
 
@@ -135,7 +141,12 @@ class SsdRoom:
     @property
     def reclaiming(self) -> bool:
         """Whether a file is on its way out, or should be."""
-        return self._leaving is not None or (self.free_nbytes < self._reclaim_below_nbytes and len(self._files) > 1)
+        if self._leaving is not None:
+            return True
+        directory = self._directory
+        index_full = directory.room <= directory.capacity >> 6
+        wanted = index_full or self.free_nbytes < self._reclaim_below_nbytes
+        return wanted and len(self._files) > 1 and not self._refused
 
     @property
     def forgetting(self) -> bool:
@@ -196,6 +207,12 @@ class SsdRoom:
         self._metrics.add(Metric.RECLAIMED_FILES, 1)
         if free_nbytes is not None:
             self.free_nbytes = free_nbytes
+
+    def kept(self, file: int) -> None:
+        """The link had no room for the file's discard; what fills the link will end, and then it is tried again."""
+        self._files[file].leaving = False
+        self._leaving = None
+        self._refused = True
 
     def check(self) -> None:
         """Assert that every READY block lies in a file of the ledger, once."""

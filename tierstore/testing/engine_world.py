@@ -121,9 +121,7 @@ class EngineWorld:
         number, deadline = self.generations[layout].number, self.clock.now + within
         return self._start(lambda planner: planner.get(number, hashes, deadline), len(hashes), layout)
 
-    def put(
-        self, hashes: UInt8Array, *, durable: bool = False, layout: int = 0, within: float = math.inf
-    ) -> Transfer:
+    def put(self, hashes: UInt8Array, *, durable: bool = False, layout: int = 0, within: float = math.inf) -> Transfer:
         """Begin a put of a chain."""
         number, deadline = self.generations[layout].number, self.clock.now + within
         parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes])[: len(hashes)]

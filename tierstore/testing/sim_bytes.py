@@ -97,7 +97,9 @@ class SimBytes:
         else:
             found = [self.slots.get(page) for page in job.src_locations.tolist()]
         for row, outcome in enumerate(outcomes.tolist()):
-            assert outcome != Outcome.OK or found[row] == wanted[row], f"{wanted[row]} wanted, {found[row]} there: {job}"
+            assert outcome != Outcome.OK or found[row] == wanted[row], (
+                f"{wanted[row]} wanted, {found[row]} there: {job}"
+            )
         return wanted
 
     def place(self, generation: Generation, identity: Identity) -> tuple[int, int] | None:

@@ -24,8 +24,8 @@ from tierstore.transfer.timer import Timer
 from tierstore.types import CopyJob, Outcome, TierName
 
 if TYPE_CHECKING:
-    from tierstore.control.requests import Request
     from tierstore.control.planner import Planner
+    from tierstore.control.requests import Request
     from tierstore.transfer.base import CallerMemory, Link
     from tierstore.types import CopyResult, Extents, Generation, Job, Plan, Presence, RequestId, UInt8Array
 
