@@ -108,10 +108,13 @@ async def settled(transfer: Transfer) -> TransferResult:
         loop.call_soon_threadsafe(ended.set)
 
     transfer.add_done_callback(end)
-    try:
-        await ended.wait()
-    except asyncio.CancelledError:
-        transfer.cancel()
-        await ended.wait()
-        raise
+    cancelled: asyncio.CancelledError | None = None
+    while not ended.is_set():
+        try:
+            await ended.wait()
+        except asyncio.CancelledError as error:  # it may come again while the copy still runs
+            cancelled = error
+            transfer.cancel()
+    if cancelled is not None:
+        raise cancelled
     return transfer.result(0)
