@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Report", "Row", "as_table", "save_plot"]
 
 _VERSION = 1
-_BAR_CELLS = 12
+_BAR_CELLS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
