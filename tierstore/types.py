@@ -126,8 +126,8 @@ class Extents:
     def __len__(self) -> int:
         return len(self.file)
 
-    def rows(self, chosen: NDArray[np.bool_]) -> Extents:
-        """The rows that a mask chooses."""
+    def rows(self, chosen: NDArray[np.bool_] | Int64Array) -> Extents:
+        """The rows that a mask, or a list of their numbers, chooses."""
         return Extents(self.file[chosen], self.page[chosen], self.nbytes[chosen], self.checksum[chosen])
 
 

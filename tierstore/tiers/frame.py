@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tierstore.tiers.record import HeaderArray
     from tierstore.types import Int32Array, UInt8Array, UInt32Array
 
-__all__ = ["FRAME_RECORDS", "RUN_NBYTES", "Frame", "Pool", "aligned_buffer", "run_records"]
+__all__ = ["FRAME_RECORDS", "RUN_NBYTES", "Frame", "Pool", "Scratch", "aligned_buffer", "run_records"]
 
 RUN_NBYTES = 8 << 20
 """Bytes one vectored call aims for: long enough that the call's cost vanishes."""
@@ -37,6 +37,19 @@ def run_records(shape: RecordShape) -> int:
 def aligned_buffer(nbytes: int) -> UInt8Array:
     """uint8[nbytes] of zeros at a page boundary, fit for direct I/O; freed with its last view."""
     return np.frombuffer(mmap.mmap(-1, nbytes), dtype=np.uint8)
+
+
+class Scratch:
+    """Page-aligned memory of one thread at a time, as large as the largest piece it was ever asked for."""
+
+    def __init__(self) -> None:
+        self._memory = aligned_buffer(PAGE_NBYTES)
+
+    def take(self, nbytes: int) -> UInt8Array:
+        """uint8[nbytes], the same memory every time; what was taken before is not to be used any more."""
+        if nbytes > len(self._memory):
+            self._memory = aligned_buffer(nbytes)
+        return self._memory[:nbytes]
 
 
 class Pool:
@@ -63,6 +76,7 @@ class Frame:
 
     Attributes:
         headers: `HEADER`[FRAME_RECORDS]; row i belongs to the run's i-th record.
+        header_views: The same, page by page.
     """
 
     def __init__(self) -> None:
@@ -70,7 +84,7 @@ class Frame:
         half = FRAME_RECORDS * PAGE_NBYTES
         self.headers: HeaderArray = memory[:half].view(HEADER)
         self._tails = memory[half:].reshape(FRAME_RECORDS, PAGE_NBYTES)
-        self._header_views = [memory[page : page + PAGE_NBYTES].data for page in range(0, half, PAGE_NBYTES)]
+        self.header_views = [memory[page : page + PAGE_NBYTES].data for page in range(0, half, PAGE_NBYTES)]
         self._tail_views = [page.data for page in self._tails]
 
     def buffers(self, pool: Pool, slots: Sequence[int], shape: RecordShape, *, first: int = 0) -> list[memoryview]:
@@ -84,7 +98,7 @@ class Frame:
         """
         buffers: list[memoryview] = []
         for row, slot in enumerate(slots, first):
-            buffers.append(self._header_views[row])
+            buffers.append(self.header_views[row])
             buffers.append(pool.payload(slot, shape.slot_nbytes))
             if shape.has_tail:
                 buffers.append(self._tail_views[row])

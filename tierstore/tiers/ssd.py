@@ -82,7 +82,7 @@ class SsdTier:
         self._manifest = manifest
         self._codec = codec
         self._folder = ChunkFolder(disk, FolderLimits(capacity_nbytes, file_nbytes, free_floor_nbytes))
-        self._reader = RecordReader(Pool(pool), codec.codec_id)
+        self._reader = RecordReader(Pool(pool), codec)
         self._writer = RecordWriter(Pool(pool), codec.codec_id, clock)
         self._last: tuple[str, RecordShape] | None = None
         self._recovered: Recovery | None = None

@@ -1,0 +1,185 @@
+"""Reads records from chunk files and says which of them are what a job asks for.
+
+Called by reading, and by rewriting before a file goes. Nothing that came from a disk is believed: identity,
+file, lengths and both checksums are compared, over the encoded bytes and before anything is decoded. A
+record that differs is CORRUPT, one whose sectors cannot be read IO_ERROR; neither is an exception.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from crc32c import crc32c
+
+from tierstore.codec.base import Codec
+from tierstore.errors import DiskError
+from tierstore.tiers.chunkfile import ChunkFile
+from tierstore.tiers.frame import FRAME_RECORDS, RUN_NBYTES, Scratch
+from tierstore.tiers.record import CHECKSUM_NBYTES, HEADER, KIND_BLOCK, valid_headers
+from tierstore.types import PAGE_NBYTES, Extents, Outcome
+
+if TYPE_CHECKING:
+    from tierstore.tiers.record import BoolArray, HeaderArray
+    from tierstore.types import Int64Array, UInt8Array
+
+__all__ = ["Fetched", "RecordFetcher", "Wanted", "cut_runs", "read_records", "record_pages", "verify_headers"]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Records that somebody asks for, one a row.
+
+    Attributes:
+        extents: Where they should lie.
+        fingerprints: uint8[n, 32] or uint8[1, 32]; of the namespace.
+        epochs: int64[n] or int64[1].
+        hashes: uint8[n, 32]; of the blocks.
+        raw_nbytes: Of every block.
+    """
+
+    extents: Extents
+    fingerprints: UInt8Array
+    epochs: Int64Array
+    hashes: UInt8Array
+    raw_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What came of it, one a row; rows whose outcome is not OK mean nothing else.
+
+    Attributes:
+        outcomes: uint8[n] of `Outcome`: OK, CORRUPT or IO_ERROR.
+        headers: `HEADER`[n].
+        bodies: The pages behind each header: encoded bytes, their checksum, padding. Valid until the next fetch.
+    """
+
+    outcomes: UInt8Array
+    headers: HeaderArray
+    bodies: list[memoryview]
+
+
+class RecordFetcher:
+    """Reads whole records, of any length, into scratch of its own and verifies them. For one thread.
+
+    Args:
+        codec: Of every record.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._scratch = Scratch()
+
+    def fetch(self, wanted: Wanted, files: Mapping[int, ChunkFile]) -> Fetched:
+        """Read one run of records, those that lie side by side in one call; blocks. See `cut_runs`."""
+        bound = self._codec.max_encoded_nbytes(wanted.raw_nbytes)
+        possible = wanted.extents.nbytes <= bound
+        nbytes = np.minimum(wanted.extents.nbytes, np.uint32(bound))
+        pages = record_pages(nbytes)
+        ends = np.cumsum(pages)
+        starts = ends - pages
+        memory = self._scratch.take(int(pages.sum()) * PAGE_NBYTES)
+
+        def buffers(start: int, stop: int) -> list[memoryview]:
+            return [memory[starts[start] * PAGE_NBYTES : ends[stop - 1] * PAGE_NBYTES].data]
+
+        filled = read_records(wanted.extents, pages, files, buffers)
+        headers = memory.view(HEADER)[starts]
+        bodies = [
+            memory[(start + 1) * PAGE_NBYTES : end * PAGE_NBYTES].data
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+        intact = filled & possible & verify_headers(headers, wanted, files, self._codec.codec_id)
+        for row in np.flatnonzero(intact).tolist():
+            end, checksum = int(nbytes[row]), int(wanted.extents.checksum[row])
+            copy = int.from_bytes(bodies[row][end : end + CHECKSUM_NBYTES], "little")
+            intact[row] = copy == checksum == crc32c(bodies[row][:end])
+        return Fetched(outcomes_of(filled, intact), headers, bodies)
+
+
+def outcomes_of(filled: BoolArray, intact: BoolArray) -> UInt8Array:
+    """OK, CORRUPT where bytes came that are not intact, IO_ERROR where none came: uint8[n]."""
+    return np.where(filled, np.where(intact, Outcome.OK, Outcome.CORRUPT), Outcome.IO_ERROR).astype(np.uint8)
+
+
+def record_pages(nbytes: UInt8Array) -> Int64Array:
+    """Pages of records with these encoded lengths, header page and checksum among them: int64[n]."""
+    pages: Int64Array = 1 - -(nbytes.astype(np.int64) + CHECKSUM_NBYTES) // PAGE_NBYTES
+    return pages
+
+
+def cut_runs(pages: Sequence[int]) -> Iterator[slice]:
+    """Cut records of so many pages each into runs that one vectored call moves well."""
+    start = run_pages = 0
+    for row, count in enumerate(pages):
+        if row > start and ((run_pages + count) * PAGE_NBYTES > RUN_NBYTES or row - start == FRAME_RECORDS):
+            yield slice(start, row)
+            start, run_pages = row, 0
+        run_pages += count
+    if len(pages):
+        yield slice(start, len(pages))
+
+
+def read_records(
+    extents: Extents,
+    pages: Int64Array,
+    files: Mapping[int, ChunkFile],
+    buffers: Callable[[int, int], list[memoryview]],
+) -> BoolArray:
+    """Read records, those that lie side by side in one call: bool[n], whether every byte came. Blocks.
+
+    Args:
+        extents: Where they lie, in any order.
+        pages: int64[n]; of each record.
+        files: Chunk files by the number in the extents.
+        buffers: Where rows ``start`` to ``stop`` go, whole records one after another.
+    """
+
+    def read(start: int, stop: int) -> bool | list[bool]:
+        chunk = files.get(int(extents.file[start]))
+        if chunk is None:
+            return False
+        try:
+            chunk.file.read_into(buffers(start, stop), int(extents.page[start]) * PAGE_NBYTES)
+        except DiskError as error:
+            _logger.warning("%s", error)
+            # each by itself, so that a bad sector fails one block
+            return False if stop - start == 1 else [bool(read(row, row + 1)) for row in range(start, stop)]
+        return True
+
+    filled = np.zeros(len(extents), dtype=np.bool_)
+    apart = (np.diff(extents.file) != 0) | (np.diff(extents.page.astype(np.int64)) != pages[:-1])
+    for start, stop in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(extents)]):
+        filled[start:stop] = read(start, stop)
+    return filled
+
+
+def verify_headers(headers: HeaderArray, wanted: Wanted, files: Mapping[int, ChunkFile], codec_id: int) -> BoolArray:
+    """Which of `HEADER`[n] are headers of the wanted blocks, in the files they should be in: bool[n]."""
+    extents = wanted.extents
+    uuids = b"".join(files[file].name.file_uuid if file in files else bytes(16) for file in extents.file.tolist())
+    fitting: BoolArray = (
+        valid_headers(headers)
+        & (headers["kind"] == KIND_BLOCK)
+        & (headers["codec_id"] == codec_id)
+        & (headers["epoch"] == wanted.epochs)
+        & (headers["raw_nbytes"] == wanted.raw_nbytes)
+        & (headers["encoded_nbytes"] == extents.nbytes)
+        & (headers["payload_checksum"] == extents.checksum)
+        & _rows_equal(headers["file_uuid"], np.frombuffer(uuids, dtype=np.uint8).reshape(-1, 16))
+        & _rows_equal(headers["fingerprint"], wanted.fingerprints)
+        & _rows_equal(headers["block_hash"], wanted.hashes)
+    )
+    return fitting
+
+
+def _rows_equal(found: UInt8Array, expected: UInt8Array) -> BoolArray:
+    equal: BoolArray = (found == expected).all(axis=1)
+    return equal
