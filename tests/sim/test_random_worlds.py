@@ -1,0 +1,193 @@
+"""Whatever is asked, in whatever order jobs end and fail, the mind keeps its invariants and drains to nothing.
+
+Two layouts share a small pool and a small SSD. After every job and verb `EngineWorld` checks the mind; its
+bytes check that no copy reads a place that holds another block, and that a get's OK blocks were loaded. A
+world that fails is named by its seed: ``pytest "tests/sim/test_random_worlds.py::test_...[7]"``.
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tierstore.control import host_room, planner, ssd_room, upkeep
+from tierstore.control.mind import Limits
+from tierstore.metrics import Metric
+from tierstore.testing.engine_world import EngineWorld, chain
+from tierstore.testing.sim_link import SimLink
+from tierstore.transfer import engine
+from tierstore.transfer.future import Transfer
+from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Job, Outcome, Presence, TierName
+
+if TYPE_CHECKING:
+    from tierstore.types import UInt8Array
+
+SEEDS = range(16)
+STEPS = 400
+CHAINS = 6
+CHAIN_BLOCKS = 14
+
+
+class RandomWorld:
+    """One world, driven by one seed.
+
+    Attributes:
+        world: The engine.
+        transfers: Every transfer begun.
+        layout_share: How much is of the second layout; a rare one's chunk file stays open until its turn to go.
+        stopped: It drains.
+    """
+
+    def __init__(self, seed: int, *, ssd: bool) -> None:
+        self.random = Random(seed)
+        self.world = EngineWorld(
+            slot_pages=(1, 2),
+            slab_pages=16,
+            slabs=6,
+            capacity=self.random.choice([110, 500]),
+            limits=Limits(
+                requests_max=30,
+                read_batch_nbytes=3 * PAGE_NBYTES,
+                write_inflight_nbytes_max=20 * PAGE_NBYTES,
+                prefetch_inflight_nbytes_max=6 * PAGE_NBYTES,
+                cold_seconds=1.0,
+            ),
+            ssd=ssd,
+            file_blocks=16,
+            ssd_nbytes=200 * PAGE_NBYTES,
+            reclaim_below_nbytes=40 * PAGE_NBYTES,
+            on_taken=self.meanwhile,
+        )
+        self.chains = [chain(f"chain {number}", CHAIN_BLOCKS) for number in range(CHAINS)]
+        self.transfers: list[Transfer] = []
+        self.layout_share = self.random.choice([0.5, 0.05])
+        self.stopped = False
+
+    def run(self) -> None:
+        """Live, then drain."""
+        verbs = [self.get, self.put, self.prefetch, self.flush, self.delete, self.clear, self.cancel, self.congest]
+        weights = [20, 20, 10, 2, 2, 0.3, 3, 1]
+        for _ in range(STEPS):
+            self.world.expire_after(self.random.random() * 0.3)
+            self.random.choices(verbs, weights)[0]()
+            while self.random.random() < 0.6:
+                self.end_any()
+        self.stopped = True
+        for link in self.world.links:
+            link.capacity = 1 << 20
+        self.world.settle()
+        self.world.check_idle()
+        assert all(transfer.done() for transfer in self.transfers)
+
+    def draw(self) -> tuple[UInt8Array, int, float]:
+        """Part of a chain, a layout and how many seconds a request may take."""
+        start = self.random.choice([0, 0, 0, self.random.randrange(6)])
+        stop = self.random.randint(start, CHAIN_BLOCKS)
+        within = math.inf if self.random.random() < 0.7 else self.random.random() * 2
+        layout = int(self.random.random() < self.layout_share)
+        return self.random.choice(self.chains)[start:stop], layout, within
+
+    def get(self) -> None:
+        hashes, layout, within = self.draw()
+        self.transfers.append(self.world.get(hashes, layout=layout, within=within))
+
+    def put(self) -> None:
+        hashes, layout, within = self.draw()
+        durable = self.random.random() < 0.3
+        self.transfers.append(self.world.put(hashes, durable=durable, layout=layout, within=within))
+
+    def prefetch(self) -> None:
+        hashes, layout, within = self.draw()
+        self.transfers.append(self.world.prefetch(hashes, layout=layout, within=within))
+
+    def flush(self) -> None:
+        self.transfers.append(self.world.flush())
+
+    def delete(self) -> None:
+        hashes, layout, _within = self.draw()
+        self.world.delete(hashes, layout=layout)
+        assert set(self.world.presence(hashes, layout=layout)) <= {Presence.MISS}
+
+    def clear(self) -> None:
+        layout = self.random.randrange(2)
+        self.world.clear(layout=layout)
+        assert set(self.world.presence(np.concatenate(self.chains), layout=layout)) == {Presence.MISS}
+
+    def cancel(self) -> None:
+        if self.transfers:
+            self.random.choice(self.transfers[-20:]).cancel()
+            self.world.check()
+
+    def congest(self) -> None:
+        """Let one link run full, or have room again."""
+        self.random.choice(self.world.links).capacity = self.random.choice([0, 2, 1 << 20, 1 << 20])
+
+    def meanwhile(self) -> None:
+        """What other threads do while this one submits its plan."""
+        if not self.stopped and self.random.random() < 0.15:
+            self.end_any()
+
+    def end_any(self) -> None:
+        """Let one job of any link end, or begin."""
+        busy = [link for link in self.world.links if link.jobs]
+        if not busy:
+            return
+        link = self.random.choice(busy)
+        job = link.jobs[0] if link is self.world.write else self.random.choice(link.jobs)
+        if link is self.world.read and self.random.random() < 0.2:
+            link.begin(job)
+        else:
+            self.end(link, job)
+
+    def end(self, link: SimLink, job: Job) -> None:
+        if isinstance(job, DiscardJob):
+            link.end(job)
+            return
+        failures = [Outcome.IO_ERROR]
+        if isinstance(job, CopyJob) and job.src is TierName.SSD:
+            failures.append(Outcome.CORRUPT)
+        count = len(job) if isinstance(job, CopyJob) else 1
+        fails = [self.random.random() < 0.07 for _ in range(count)]
+        link.end(job, [self.random.choice(failures) if failed else Outcome.OK for failed in fails])
+
+
+@pytest.fixture(autouse=True)
+def _short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut every slice short, so that a world of few blocks has many."""
+    for module, name in (
+        (planner, "SLICE_BLOCKS"),
+        (engine, "SLICE_BLOCKS"),
+        (ssd_room, "_RECLAIM_BLOCKS"),
+        (host_room, "_DRAIN_BLOCKS"),
+    ):
+        monkeypatch.setattr(module, name, 5)
+    monkeypatch.setattr(upkeep, "_REAP_ENTRIES", 50)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_world_keeps_its_invariants_and_drains(seed: int) -> None:
+    RandomWorld(seed, ssd=True).run()
+
+
+@pytest.mark.parametrize("seed", SEEDS[:4])
+def test_a_random_world_without_an_ssd_tier_does_too(seed: int) -> None:
+    RandomWorld(seed, ssd=False).run()
+
+
+def test_random_worlds_meet_what_they_are_for() -> None:
+    """A world in which nothing is evicted, reclaimed or read proves nothing."""
+    one = RandomWorld(0, ssd=True)
+    one.run()
+    metrics = one.world.metrics
+    for tier in (TierName.HOST, TierName.SSD):
+        assert metrics.value(Metric.EVICTED_BLOCKS, tier) > 20
+        assert metrics.value(Metric.HIT_BLOCKS, tier) > 20
+    for link in ("load", "store", "ssd-read", "ssd-write"):
+        assert metrics.value(Metric.LINK_BLOCKS, link, Outcome.OK) > 50
+        assert metrics.value(Metric.LINK_BLOCKS, link, Outcome.IO_ERROR) > 0
+    assert metrics.value(Metric.RECLAIMED_FILES) > 2
+    assert {outcome for transfer in one.transfers for outcome in transfer.result(0).outcomes} == set(Outcome)
