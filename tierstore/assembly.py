@@ -147,6 +147,7 @@ def _planner(
         write_inflight_nbytes_max=config.links.write_inflight or pool_nbytes // 4,
         prefetch_inflight_nbytes_max=pool_nbytes // 4 if config.prefetch.inflight is None else config.prefetch.inflight,
         cold_seconds=config.prefetch.cold_seconds,
+        write_nbytes_per_day=config.ssd.write_budget,
     )
     ssd_nbytes = config.ssd.size if with_ssd else 0
     capacity = min(pool_nbytes // _HOST_BLOCK_NBYTES + ssd_nbytes // _SSD_BLOCK_NBYTES, _ENTRIES_MAX)

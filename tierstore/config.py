@@ -55,6 +55,9 @@ class SsdConfig:
     size: int = _setting(16 * _GIB, settings.size(_MIB, off=True), "bytes the folder may hold")
     file_size: int | None = _setting(None, _AUTO_PIECE, "length of one chunk file")
     free_floor: int = _setting(_GIB, _PIECE, "bytes of its file system that stay free whatever happens")
+    write_budget: int | None = _setting(
+        None, settings.optional(settings.size(_MIB), "none"), "bytes that may be written back a day; durable puts aside"
+    )
     read_threads: int = _setting(4, settings.count(1, 256), "threads that read from the SSD")
 
     @property

@@ -26,7 +26,15 @@ SECONDS_BOUNDS = tuple(base * 10.0**exponent for exponent in range(-5, 1) for ba
 
 _LINK = ("load", "store", "ssd-read", "ssd-write", "ssd-rewrite")
 _NO_LABELS: Labels = MappingProxyType({})
-_NOT_STORED = ("pool_full", "index_full", "not_admitted", "write_queue_full", "write_refused", "ssd_off")
+_NOT_STORED = (
+    "pool_full",
+    "index_full",
+    "not_admitted",
+    "write_queue_full",
+    "write_budget",
+    "write_refused",
+    "ssd_off",
+)
 
 
 class Kind(StrEnum):

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from tierstore.control.index import UInt64Array
     from tierstore.types import Int32Array
 
-__all__ = ["PREFETCHED", "READ_BACK", "Directory"]
+__all__ = ["PREFETCHED", "READ_BACK", "REWRITING", "Directory"]
 
 PREFETCHED = np.uint8(1)
 """Flag of an entry that a prefetch brought in and that no get has used yet."""
 
 READ_BACK = np.uint8(2)
 """Flag of an entry whose SSD copy has been read since it was written."""
+
+REWRITING = np.uint8(4)
+"""Flag of an entry that is being written again, from a file that is leaving to another."""
 
 _FREE, _KEYED, _DETACHED = 0, 1, 2
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request
+    from tierstore.control.write_back import WriteBack
     from tierstore.types import CopyJob, Int32Array, Int64Array, Plan, UInt8Array
 
 __all__ = ["Gets"]
@@ -35,8 +36,9 @@ class Gets:
 
     verb = "get"
 
-    def __init__(self, mind: Mind) -> None:
+    def __init__(self, mind: Mind, write_back: WriteBack) -> None:
         self._mind = mind
+        self._write_back = write_back
 
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
         """Plan blocks [request.opened, hi)."""
@@ -113,10 +115,19 @@ class Gets:
         request.outcomes[positions] = outcomes
         request.ready[positions] = False
         mind.host.touch(slot_class, entries, now)
+        self._write_back.offer(request, self._only_in_host(positions, entries), plan, now)
         mind.host.unpin(slot_class, entries)
         if np.count_nonzero(outcomes):
             self._stop_at(request, int(positions[outcomes != Outcome.OK].min()))
         self._advance(request, plan)
+
+    def _only_in_host(self, positions: Int64Array, entries: Int32Array) -> Int64Array:
+        """Blocks that are READY in host memory and nowhere on SSD: a use may have made them worth writing."""
+        directory = self._mind.directory
+        only: Int64Array = positions[
+            (directory.ssd.state[entries] == State.ABSENT) & (directory.host.state[entries] == State.READY)
+        ]
+        return only
 
     def read(self, record: JobRecord, job: CopyJob, outcomes: UInt8Array, plan: Plan, now: float) -> None:
         """A read from SSD into host slots has ended: verified blocks become visible, then waiters go on."""

@@ -51,6 +51,7 @@ class Limits:
         write_inflight_nbytes_max: Host memory pinned by write-backs.
         prefetch_inflight_nbytes_max: Host memory that prefetches are filling.
         cold_seconds: A prefetch evicts only blocks that nobody used for so long.
+        write_nbytes_per_day: What write-backs may put on SSD; None for no bound.
     """
 
     requests_max: int = 1024
@@ -58,6 +59,7 @@ class Limits:
     write_inflight_nbytes_max: int = 256 << 20
     prefetch_inflight_nbytes_max: int = 256 << 20
     cold_seconds: float = 30.0
+    write_nbytes_per_day: int | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -25,6 +25,7 @@ from tierstore.control.puts import Puts
 from tierstore.control.requests import Life, Request, RequestTable
 from tierstore.control.ssd_room import SsdRoom
 from tierstore.control.upkeep import Upkeep
+from tierstore.control.write_back import WriteBack
 from tierstore.metrics import Metric
 from tierstore.types import (
     HASH_NBYTES,
@@ -83,8 +84,9 @@ class Planner:
         host = HostRoom(directory, slots, new_policy, metrics)
         ssd = None if reclaim_below_nbytes is None else SsdRoom(directory, reclaim_below_nbytes, metrics)
         self._mind = Mind(directory, host, ssd, JobTable(), limits, metrics)
-        self._gets = Gets(self._mind)
-        self._puts = Puts(self._mind, admission)
+        self._write_back = WriteBack(self._mind, admission)
+        self._gets = Gets(self._mind, self._write_back)
+        self._puts = Puts(self._mind, self._write_back)
         self._prefetches = Prefetches(self._mind)
         self._flushes = Flushes(self._mind)
         self._lives: dict[int, Life] = {}
@@ -152,7 +154,11 @@ class Planner:
 
     def get(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
         """Open a get of uint8[n, 32] distinct hashes in prefix order; None where too many requests are open."""
-        return self._requests.open(self._gets, self._lives[number], hashes, deadline=deadline, priority=Priority.GET)
+        life = self._lives[number]
+        request = self._requests.open(self._gets, life, hashes, deadline=deadline, priority=Priority.GET)
+        if request is not None:
+            request.parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes[:-1]])[: len(hashes)]
+        return request
 
     def put(
         self,
@@ -215,7 +221,7 @@ class Planner:
             elif job.src is TierName.SSD:
                 self._gets.read(record, job, result.outcomes, plan, now)
             else:
-                self._puts.written(record, job, result, plan, now)
+                self._write_back.written(record, job, result, plan, now)
         elif isinstance(job, DiscardJob):
             assert mind.ssd is not None
             if result.outcomes[0] == Outcome.REJECTED:

@@ -6,8 +6,7 @@
     written:  readable on SSD; durable once a sync that began later has ended
     durable:  a durable put waits for its writes and then for one sync
 
-A write-back that finds no room in its budget is dropped and counted; a durable one never asks admission.
-Pure; called by the planner.
+Writing is `write_back`'s. Pure; called by the planner.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request
-    from tierstore.policy.base import AdmissionPolicy
-    from tierstore.types import CopyResult, Int32Array, Int64Array, Plan, UInt8Array
+    from tierstore.control.write_back import WriteBack
+    from tierstore.types import Int32Array, Int64Array, Plan, UInt8Array
 
 __all__ = ["Puts"]
 
 
 class Puts:
-    """The story of a put, and of the stores and writes that serve it."""
+    """The story of a put, and of the stores that serve it."""
 
     verb = "put"
 
-    def __init__(self, mind: Mind, admission: AdmissionPolicy) -> None:
+    def __init__(self, mind: Mind, write_back: WriteBack) -> None:
         self._mind = mind
-        self._admission = admission
+        self._write_back = write_back
 
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
         """Plan blocks [request.opened, hi)."""
@@ -62,7 +61,7 @@ class Puts:
         if len(filling):
             mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
         if request.durable:
-            self._write(request, lo + held, plan)
+            self._write_back.offer(request, lo + held, plan, now)
         self._settle(request, plan)
 
     def _refuse(self, request: Request, plan: Plan) -> None:
@@ -105,68 +104,13 @@ class Puts:
         request.moving -= 1
         request.outcomes[positions] = outcomes if all_good else np.where(gone, np.uint8(Outcome.CANCELLED), outcomes)
         mind.host.ready(slot_class, entries[good], now)
-        self._write(request, positions[good], plan)
+        self._write_back.offer(request, positions[good], plan, now)
         mind.wake(record, plan, now)
         if not all_good:
             mind.host.failed(slot_class, entries[~good & ~gone])
             mind.host.unpin(slot_class, entries[gone])
             mind.directory.release(entries)
         self._settle(request, plan)
-
-    def _write(self, request: Request, positions: Int64Array, plan: Plan) -> None:
-        """Write READY blocks back where SSD does not hold them and wants them; a durable put waits for it."""
-        mind, durable = self._mind, request.durable and not request.done
-        if mind.ssd is None or not len(positions):
-            return
-        ssd = mind.directory.ssd.state[request.entries[positions]]
-        if durable:
-            filling = positions[ssd == State.FILLING]
-            mind.jobs.join(TierName.SSD, request.entries[filling], request, filling)
-            request.outcomes[positions[ssd == State.GONE]] = Outcome.REJECTED
-        wanted = positions[ssd == State.ABSENT]
-        if not durable:
-            wanted = self._admit(request, wanted)
-        if not len(wanted):
-            return
-        job = mind.write_job(request, wanted, plan)
-        if durable:
-            job.waiters.append((request, wanted))
-            request.awaiting += len(wanted)
-
-    def _admit(self, request: Request, wanted: Int64Array) -> Int64Array:
-        mind, block_nbytes = self._mind, request.life.block_nbytes
-        if not len(wanted):
-            return wanted
-        entries = request.entries[wanted]
-        hits = mind.directory.hits[entries].astype(np.int32)
-        admitted = wanted[self._admission.admit(entries, hits, TierName.SSD, block_nbytes)]
-        mind.not_stored("not_admitted", len(wanted) - len(admitted))
-        room = (mind.limits.write_inflight_nbytes_max - mind.write_inflight_nbytes) // block_nbytes
-        fits = max(0, min(len(admitted), room))
-        mind.not_stored("write_queue_full", len(admitted) - fits)
-        return admitted[:fits]
-
-    def written(self, record: JobRecord, job: CopyJob, result: CopyResult, plan: Plan, now: float) -> None:
-        """A write to SSD has ended: its blocks are readable there, and free to leave the host pool."""
-        mind, entries, outcomes = self._mind, job.entries, result.outcomes
-        request, ssd = record.request, mind.ssd
-        assert request is not None and ssd is not None
-        gone = mind.directory.ssd.state[entries] == State.GONE
-        good = (outcomes == Outcome.OK) & ~gone
-        all_good = np.count_nonzero(good) == len(good)
-        if result.dst_locations is not None:
-            ssd.written(entries[good], result.dst_locations.rows(good))
-        if not all_good:
-            ssd.failed(entries[~good & ~gone])
-            ssd.drop_write(entries[gone])
-        if result.dst_free_nbytes is not None:
-            ssd.free_nbytes = result.dst_free_nbytes
-        mind.count_written(result, "first")
-        mind.write_inflight_nbytes -= len(entries) * request.life.block_nbytes
-        mind.not_stored("write_refused", int(np.count_nonzero(outcomes == Outcome.REJECTED)))
-        mind.host.unpin(request.life.slot_class, entries)
-        mind.wake(record, plan, now)
-        mind.directory.release(entries)
 
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
         """A store or read that was joined, a write, or the sync of a durable put has ended."""
@@ -192,7 +136,7 @@ class Puts:
         if len(lost):
             request.outcomes[lost] = record.losses(request.entries[lost])
         if request.durable and job.dst is TierName.HOST:
-            self._write(request, positions[there], plan)
+            self._write_back.offer(request, positions[there], plan, now)
         self._settle(request, plan)
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:

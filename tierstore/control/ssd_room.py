@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.control.directory import READ_BACK
+from tierstore.control.directory import READ_BACK, REWRITING
 from tierstore.control.entry import State
 from tierstore.metrics import Metric
 from tierstore.types import TierName
@@ -122,6 +122,11 @@ class SsdRoom:
         for file in files.tolist():
             self._files[file].readers -= 1
 
+    def end_rewrite(self, entries: Int32Array, files: Int32Array) -> None:
+        """End what `reclaim` and `pin` began for hot blocks, however their rewrite ended."""
+        self._directory.flags[entries] &= ~REWRITING
+        self.unpin(entries, files)
+
     def drop_write(self, entries: Int32Array) -> None:
         """End the write of blocks that are GONE. The caller releases the entries."""
         self._directory.ssd.unpin(entries)
@@ -133,7 +138,7 @@ class SsdRoom:
     def count_read(self, entries: Int32Array) -> None:
         """Count writes that a read has made worth their while."""
         flags = self._directory.flags[entries]
-        first = np.count_nonzero(~flags & READ_BACK)
+        first = np.count_nonzero(flags & READ_BACK == 0)
         if first:
             self._metrics.add(Metric.SSD_WRITTEN_BLOCKS, int(first), "useful")
             self._directory.flags[entries] = flags | READ_BACK
@@ -164,7 +169,7 @@ class SsdRoom:
         if self._leaving is None:
             self._leaving = next(iter(self._files))
         file, ledger = self._leaving, self._files[self._leaving]
-        hot: list[Int32Array] = [np.empty(0, np.int32)]
+        directory, looked_at = self._directory, [np.empty(0, np.int32)]
         budget = _RECLAIM_BLOCKS
         while ledger.batches and budget > 0:
             batch = ledger.batches.pop()
@@ -172,19 +177,23 @@ class SsdRoom:
                 ledger.batches.append(batch[budget:])
                 batch = batch[:budget]
             budget -= len(batch)
-            hot.append(self._forget_cold(file, ledger, batch))
-        return np.concatenate(hot)
+            looked_at.append(batch)
+        entries = np.unique(np.concatenate(looked_at))
+        here = (directory.ssd.state[entries] == State.READY) & (directory.ssd_file[entries] == file)
+        live = entries[here & (directory.flags[entries] & REWRITING == 0)]
+        return self._keep_hot(ledger, live)
 
-    def _forget_cold(self, file: int, ledger: _Ledger, batch: Int32Array) -> Int32Array:
+    def _keep_hot(self, ledger: _Ledger, live: Int32Array) -> Int32Array:
+        """Forget the cold ones of some blocks; the hot ones are marked and returned."""
         directory = self._directory
-        live = np.unique(batch[(directory.ssd.state[batch] == State.READY) & (directory.ssd_file[batch] == file)])
-        used = (directory.hits[live] > 0) & (directory.ssd.pins[live] == 0)
-        latest_first = np.argsort(~directory.last_use[live[used]], kind="stable")
-        hot: Int32Array = live[used][latest_first][: max(0, ledger.num_blocks // 2 - ledger.num_rewritten)]
+        used = live[(directory.hits[live] > 0) & (directory.ssd.pins[live] == 0)]
+        latest_first = np.argsort(~directory.last_use[used], kind="stable")
+        hot: Int32Array = used[latest_first][: max(0, ledger.num_blocks // 2 - ledger.num_rewritten)]
         ledger.num_rewritten += len(hot)
+        directory.flags[hot] |= REWRITING
         cold = np.setdiff1d(live, hot, assume_unique=True)
         self._metrics.add(Metric.EVICTED_BLOCKS, len(cold), TierName.SSD)
-        unread = np.count_nonzero(~directory.flags[cold] & READ_BACK)
+        unread = np.count_nonzero(directory.flags[cold] & READ_BACK == 0)
         self._metrics.add(Metric.SSD_WRITTEN_BLOCKS, int(unread), "wasted")
         self.discard(cold)
         directory.release(cold)

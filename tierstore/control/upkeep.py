@@ -80,7 +80,7 @@ class Upkeep:
         assert mind.ssd is not None and isinstance(job.src_locations, Extents)
         there = mind.directory.ssd.state[entries] == State.READY
         good = there & (result.outcomes == Outcome.OK)
-        mind.ssd.unpin(entries, job.src_locations.file)
+        mind.ssd.end_rewrite(entries, job.src_locations.file)
         if result.dst_locations is not None:
             mind.ssd.moved(entries[good], result.dst_locations.rows(good))
         mind.ssd.discard(entries[there & ~good])

@@ -51,4 +51,7 @@ class AdmissionPolicy(Protocol):
     """Whether blocks are worth writing to a farther tier. Constructed as ``Policy()``."""
 
     def admit(self, entries: Int32Array, hits: Int32Array, dst: TierName, block_nbytes: int) -> list[bool]:
-        """One answer an entry; `hits` counts how often each was used since it came. A durable put does not ask."""
+        """One answer an entry; `hits` counts how often each was used since it came.
+
+        A durable put does not ask. A block that was refused is offered again whenever it is used.
+        """

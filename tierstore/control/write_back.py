@@ -1,0 +1,94 @@
+"""How blocks reach SSD: offered when they are in host memory, admitted, written behind, pinned until then.
+
+A write-back that finds no room in its budget is dropped and counted; a durable one never asks admission and
+is bounded by the pool alone. Pure; called by the stories of puts and gets and by the planner.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.entry import State
+from tierstore.control.write_budget import WriteBudget
+from tierstore.types import Outcome, TierName
+
+if TYPE_CHECKING:
+    from tierstore.control.jobs import JobRecord
+    from tierstore.control.mind import Mind
+    from tierstore.control.requests import Request
+    from tierstore.policy.base import AdmissionPolicy
+    from tierstore.types import CopyJob, CopyResult, Int64Array, Plan
+
+__all__ = ["WriteBack"]
+
+
+class WriteBack:
+    """Decides what is written to SSD, and takes in how it went."""
+
+    def __init__(self, mind: Mind, admission: AdmissionPolicy) -> None:
+        self._mind = mind
+        self._admission = admission
+        self._budget = WriteBudget(mind.limits.write_nbytes_per_day)
+
+    def offer(self, request: Request, positions: Int64Array, plan: Plan, now: float) -> None:
+        """Write READY blocks back where SSD does not hold them and wants them; a durable put waits for it.
+
+        Called when a put has filled a block, when a put finds it held, and when a get has used it: what was
+        not admitted at first may be now.
+        """
+        mind, durable = self._mind, request.durable and not request.done
+        if mind.ssd is None or not len(positions):
+            return
+        ssd = mind.directory.ssd.state[request.entries[positions]]
+        if durable:
+            filling = positions[ssd == State.FILLING]
+            mind.jobs.join(TierName.SSD, request.entries[filling], request, filling)
+            request.outcomes[positions[ssd == State.GONE]] = Outcome.REJECTED
+        wanted = positions[ssd == State.ABSENT]
+        if not durable:
+            wanted = self._admit(request, wanted, now)
+        if not len(wanted):
+            return
+        job = mind.write_job(request, wanted, plan)
+        if durable:
+            job.waiters.append((request, wanted))
+            request.awaiting += len(wanted)
+
+    def _admit(self, request: Request, wanted: Int64Array, now: float) -> Int64Array:
+        mind, block_nbytes = self._mind, request.life.block_nbytes
+        if not len(wanted):
+            return wanted
+        entries = request.entries[wanted]
+        hits = mind.directory.hits[entries].astype(np.int32)
+        admitted = wanted[self._admission.admit(entries, hits, TierName.SSD, block_nbytes)]
+        mind.not_stored("not_admitted", len(wanted) - len(admitted))
+        room = (mind.limits.write_inflight_nbytes_max - mind.write_inflight_nbytes) // block_nbytes
+        fits = max(0, min(len(admitted), room))
+        mind.not_stored("write_queue_full", len(admitted) - fits)
+        paid = self._budget.take(fits, block_nbytes, now)
+        mind.not_stored("write_budget", fits - paid)
+        return admitted[:paid]
+
+    def written(self, record: JobRecord, job: CopyJob, result: CopyResult, plan: Plan, now: float) -> None:
+        """A write to SSD has ended: its blocks are readable there, and free to leave the host pool."""
+        mind, entries, outcomes = self._mind, job.entries, result.outcomes
+        request, ssd = record.request, mind.ssd
+        assert request is not None and ssd is not None
+        gone = mind.directory.ssd.state[entries] == State.GONE
+        good = (outcomes == Outcome.OK) & ~gone
+        all_good = np.count_nonzero(good) == len(good)
+        if result.dst_locations is not None:
+            ssd.written(entries[good], result.dst_locations.rows(good))
+        if not all_good:
+            ssd.failed(entries[~good & ~gone])
+            ssd.drop_write(entries[gone])
+        if result.dst_free_nbytes is not None:
+            ssd.free_nbytes = result.dst_free_nbytes
+        mind.count_written(result, "first")
+        mind.write_inflight_nbytes -= len(entries) * request.life.block_nbytes
+        mind.not_stored("write_refused", int(np.count_nonzero(outcomes == Outcome.REJECTED)))
+        mind.host.unpin(request.life.slot_class, entries)
+        mind.wake(record, plan, now)
+        mind.directory.release(entries)

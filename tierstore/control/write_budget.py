@@ -1,0 +1,34 @@
+"""So many bytes a day to a tier that wears. Pure; asked by `write_back` after admission."""
+
+from __future__ import annotations
+
+__all__ = ["WriteBudget"]
+
+_DAY_SECONDS = 86_400.0
+_HOURS_HELD = 1.0
+
+
+class WriteBudget:
+    """A bucket that fills evenly and holds an hour's worth, so that a quiet night pays for no flood.
+
+    Args:
+        nbytes_per_day: What may be written; None for no bound.
+    """
+
+    def __init__(self, nbytes_per_day: int | None) -> None:
+        self._nbytes_per_second = None if nbytes_per_day is None else nbytes_per_day / _DAY_SECONDS
+        self._nbytes_max = 0.0 if nbytes_per_day is None else nbytes_per_day / 24 * _HOURS_HELD
+        self._nbytes = self._nbytes_max
+        self._filled_at: float | None = None
+
+    def take(self, num_blocks: int, block_nbytes: int, now: float) -> int:
+        """How many of these blocks may be written now; they are taken off the budget."""
+        if self._nbytes_per_second is None:
+            return num_blocks
+        if self._filled_at is not None:
+            self._nbytes += max(0.0, now - self._filled_at) * self._nbytes_per_second
+        self._filled_at = now
+        self._nbytes = min(self._nbytes, self._nbytes_max)
+        taken = min(num_blocks, int(self._nbytes // block_nbytes))
+        self._nbytes -= taken * block_nbytes
+        return taken
