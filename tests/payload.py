@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -29,6 +30,7 @@ __all__ = [
     "SMALL",
     "TIMEOUT_SECONDS",
     "block_hash",
+    "chunk_nbytes",
     "get",
     "namespace",
     "num_pins",
@@ -92,6 +94,15 @@ def get(handle: NamespaceHandle, hashes: Sequence[bytes], expected: UInt8Array) 
     assert np.array_equal(buffer[: result.leading], expected[: result.leading]), "bytes of another block"
     assert (buffer[result.leading :] == SENTINEL).all(), "a row behind the leading ones was written"
     return result
+
+
+def chunk_nbytes(folder: Path) -> int:
+    """Bytes that the chunk files of a folder take; one that is given back meanwhile takes none."""
+    nbytes = 0
+    for path in folder.glob("arrays/*/open-*"):
+        with suppress(FileNotFoundError):
+            nbytes += path.stat().st_blocks * 512
+    return nbytes
 
 
 def num_pins(store: Store) -> int:
