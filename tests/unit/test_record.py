@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,16 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tierstore.codec.base import RawCodec
 from tierstore.layout import KVLayout
 from tierstore.testing.block_user import BlockUser
 from tierstore.testing.sim_disk import SimDisk
+from tierstore.tiers.batch import Batch
 from tierstore.tiers.chunkfile import ChunkFile, ChunkName, footer_nbytes, slots_per_file
 from tierstore.tiers.frame import FRAME_RECORDS, Frame, Pool, aligned_buffer, run_records
 from tierstore.tiers.record import HEADER, HEADER_NBYTES, KIND_BLOCK, RecordShape, finish_headers, valid_headers
-from tierstore.tiers.writing import Batch, RecordWriter
-from tierstore.types import PAGE_NBYTES, Generation
+from tierstore.tiers.writing import RecordWriter
+from tierstore.types import PAGE_NBYTES, Generation, JobId
 
 GOLDEN = Path(__file__).parents[1] / "data" / "format1"
 FINGERPRINT = bytes(range(32))
@@ -34,11 +37,10 @@ def golden_record(block_nbytes: int) -> bytes:
         3, ChunkName("array", 0, bytes(range(0x60, 0x70))), disk.create("file", 1 << 20), nbytes=1 << 20, slots=9
     )
     chunk.begin(end_nbytes=2 * shape.pitch_nbytes, next_slot=2)
-    writer = RecordWriter(Pool(pool), codec_id=0, clock=lambda: 1_700_000_000_000_000_000)
-    writer.next_sequence = 1000
-    batch = Batch(generation.layout, [user.write_job([5])])
-    for rows in writer.runs(batch):
-        writer.append(batch, rows, chunk)
+    writer = RecordWriter(Pool(pool), RawCodec(), {}, clock=lambda: 1_700_000_000_000_000_000)
+    writer.sequence_base = 1000
+    for run in writer.runs(Batch([replace(user.write_job([5]), job_id=JobId(0))])):
+        writer.append(run, chunk)
     writer.close()
     return disk.contents("file")[2 * shape.pitch_nbytes : 3 * shape.pitch_nbytes]
 

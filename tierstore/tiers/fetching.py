@@ -25,7 +25,7 @@ from tierstore.types import PAGE_NBYTES, Extents, Outcome
 
 if TYPE_CHECKING:
     from tierstore.tiers.record import BoolArray, HeaderArray
-    from tierstore.types import Int64Array, UInt8Array
+    from tierstore.types import Int64Array, UInt8Array, UInt32Array
 
 __all__ = ["Fetched", "RecordFetcher", "Wanted", "cut_runs", "read_records", "record_pages", "verify_headers"]
 
@@ -77,12 +77,14 @@ class RecordFetcher:
         self._codec = codec
         self._scratch = Scratch()
 
+    def pages(self, extents: Extents, raw_nbytes: int) -> Int64Array:
+        """Pages that `fetch` reads of each record, whatever its extent says: int64[n]."""
+        return record_pages(np.minimum(extents.nbytes, np.uint32(self._codec.max_encoded_nbytes(raw_nbytes))))
+
     def fetch(self, wanted: Wanted, files: Mapping[int, ChunkFile]) -> Fetched:
         """Read one run of records, those that lie side by side in one call; blocks. See `cut_runs`."""
-        bound = self._codec.max_encoded_nbytes(wanted.raw_nbytes)
-        possible = wanted.extents.nbytes <= bound
-        nbytes = np.minimum(wanted.extents.nbytes, np.uint32(bound))
-        pages = record_pages(nbytes)
+        possible = wanted.extents.nbytes <= self._codec.max_encoded_nbytes(wanted.raw_nbytes)
+        pages = self.pages(wanted.extents, wanted.raw_nbytes)
         ends = np.cumsum(pages)
         starts = ends - pages
         memory = self._scratch.take(int(pages.sum()) * PAGE_NBYTES)
@@ -98,7 +100,7 @@ class RecordFetcher:
         ]
         intact = filled & possible & verify_headers(headers, wanted, files, self._codec.codec_id)
         for row in np.flatnonzero(intact).tolist():
-            end, checksum = int(nbytes[row]), int(wanted.extents.checksum[row])
+            end, checksum = int(wanted.extents.nbytes[row]), int(wanted.extents.checksum[row])
             copy = int.from_bytes(bodies[row][end : end + CHECKSUM_NBYTES], "little")
             intact[row] = copy == checksum == crc32c(bodies[row][:end])
         return Fetched(outcomes_of(filled, intact), headers, bodies)
@@ -109,7 +111,7 @@ def outcomes_of(filled: BoolArray, intact: BoolArray) -> UInt8Array:
     return np.where(filled, np.where(intact, Outcome.OK, Outcome.CORRUPT), Outcome.IO_ERROR).astype(np.uint8)
 
 
-def record_pages(nbytes: UInt8Array) -> Int64Array:
+def record_pages(nbytes: UInt32Array) -> Int64Array:
     """Pages of records with these encoded lengths, header page and checksum among them: int64[n]."""
     pages: Int64Array = 1 - -(nbytes.astype(np.int64) + CHECKSUM_NBYTES) // PAGE_NBYTES
     return pages

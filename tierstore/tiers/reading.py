@@ -23,12 +23,11 @@ from tierstore.tiers.fetching import (
     cut_runs,
     outcomes_of,
     read_records,
-    record_pages,
     verify_headers,
 )
 from tierstore.tiers.frame import Frame, Pool
 from tierstore.tiers.record import RecordShape
-from tierstore.types import CopyJob, Extents, Outcome
+from tierstore.types import PAGE_NBYTES, CopyJob, Extents, Outcome
 
 if TYPE_CHECKING:
     from tierstore.types import Int32Array, Int64Array, UInt8Array
@@ -88,8 +87,9 @@ class RecordReader:
 
     def _pages(self, extents: Extents, raw_nbytes: int) -> Int64Array:
         """Pages to read of each record, whatever its extent says: int64[n]."""
-        bound = np.uint32(self._codec.max_encoded_nbytes(raw_nbytes))
-        return record_pages(np.full(len(extents), bound) if self._straight else np.minimum(extents.nbytes, bound))
+        if self._straight:
+            return np.full(len(extents), RecordShape(raw_nbytes).pitch_nbytes // PAGE_NBYTES)
+        return self._fetcher.pages(extents, raw_nbytes)
 
     def _read_straight(
         self, wanted: Wanted, pages: Int64Array, slots: Int32Array, files: Mapping[int, ChunkFile]

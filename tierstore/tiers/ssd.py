@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,14 +19,15 @@ from tierstore.codec.base import Codec, RawCodec
 from tierstore.disk.base import Disk
 from tierstore.errors import ConfigError, DiskError
 from tierstore.tiers.base import Recovered
+from tierstore.tiers.batch import Batch, Run
 from tierstore.tiers.folder import ChunkFolder, FolderLimits
 from tierstore.tiers.frame import Pool
 from tierstore.tiers.manifest import Manifest
 from tierstore.tiers.reading import RecordReader
 from tierstore.tiers.record import RecordShape
 from tierstore.tiers.recovery import Recovery, recover
-from tierstore.tiers.writing import Batch, RecordWriter
-from tierstore.types import PAGE_NBYTES, CopyJob, CopyResult, Outcome, TombstoneJob
+from tierstore.tiers.writing import RecordWriter
+from tierstore.types import PAGE_NBYTES, CopyJob, CopyResult, Outcome, TierName, TombstoneJob
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
@@ -83,7 +85,7 @@ class SsdTier:
         self._codec = codec
         self._folder = ChunkFolder(disk, FolderLimits(capacity_nbytes, file_nbytes, free_floor_nbytes))
         self._reader = RecordReader(Pool(pool), codec)
-        self._writer = RecordWriter(Pool(pool), codec.codec_id, clock)
+        self._writer = RecordWriter(Pool(pool), codec, self._folder.files, clock)
         self._last: tuple[str, RecordShape] | None = None
         self._recovered: Recovery | None = None
 
@@ -100,14 +102,14 @@ class SsdTier:
         failed; the file that failed takes no more records, and the next call tries another one.
         """
         assert self._recovered is not None, "recover() comes before the first write"
-        by_layout: dict[bytes, list[int]] = {}
+        groups: dict[tuple[bytes, TierName], list[int]] = {}
         results: dict[int, CopyResult] = {}
         for position, job in enumerate(jobs):
-            if isinstance(job, TombstoneJob) or job.src is job.dst:  # rewrites and tombstones are being built
+            if isinstance(job, TombstoneJob):  # being built
                 results[position] = CopyResult(job.job_id, np.full(len(job), Outcome.REJECTED, np.uint8))
             else:
-                by_layout.setdefault(job.generation.layout.fingerprint, []).append(position)
-        for positions in by_layout.values():
+                groups.setdefault((job.generation.layout.fingerprint, job.src), []).append(position)
+        for positions in groups.values():
             group = self._write_group([job for at in positions if isinstance(job := jobs[at], CopyJob)])
             results.update(zip(positions, group, strict=True))
         return [results[position] for position in range(len(jobs))]
@@ -132,7 +134,7 @@ class SsdTier:
         """Scan the chunk files of an earlier run; blocks until all are scanned. See `Tier.recover`."""
         assert self._recovered is None, "recover() is called once"
         self._recovered = recover(self._disk, self._folder, self._manifest.epochs, self._codec.name)
-        self._writer.next_sequence = self._recovered.next_sequence
+        self._writer.sequence_base = -(-self._recovered.next_sequence >> 16) << 16
         return iter(self._recovered.blocks)
 
     def close(self) -> None:
@@ -141,38 +143,44 @@ class SsdTier:
         self._writer.close()
 
     def _write_group(self, jobs: Sequence[CopyJob]) -> Iterator[CopyResult]:
-        """Write jobs of one layout."""
+        """Write jobs of one layout and from one tier."""
         started = time.perf_counter()
-        batch = Batch(jobs[0].generation.layout, jobs)
+        batch = Batch(jobs)
         array = f"{batch.layout.fingerprint.hex()}-{self._codec.name}"
         ended = Outcome.OK
-        for run in self._writer.runs(batch):
-            if ended is Outcome.OK:
-                ended = self._append(batch, run, array)
-        batch.outcomes[batch.outcomes != Outcome.OK] = ended
+        with closing(self._writer.runs(batch)) as runs:
+            for run in runs:
+                ended = self._append(run, array)
+                if ended is not Outcome.OK:
+                    break
+        batch.end(batch.open, Outcome.IO_ERROR if ended is Outcome.OK else ended)
         self._last = array, batch.shape
         free_nbytes = self._folder.room_nbytes(array, batch.shape)
         seconds_per_block = (time.perf_counter() - started) / max(1, len(batch))
         for job, outcomes, extents in batch.results():
-            yield CopyResult(job.job_id, outcomes, extents, free_nbytes, seconds_per_block * len(job))
+            yield CopyResult(
+                job.job_id,
+                outcomes,
+                extents,
+                free_nbytes,
+                seconds_per_block * len(job),
+                encoded_nbytes=int(extents.nbytes[outcomes == Outcome.OK].sum()),
+            )
 
-    def _append(self, batch: Batch, run: slice, array: str) -> Outcome:
+    def _append(self, run: Run, array: str) -> Outcome:
         """Append one run where there is room, cut at the ends of files; OK, or why the rest was not written."""
         if self._recovered is None or not self._recovered.complete:
             return Outcome.IO_ERROR
-        start = run.start
-        while start < run.stop:
-            chunk = self._folder.place(array, batch.shape)
+        while len(run.left):
+            chunk = self._folder.place(array, run.batch.shape)
             if isinstance(chunk, Outcome):
                 return chunk
-            rows = slice(start, min(run.stop, start + chunk.room(batch.shape)))
             try:
-                self._writer.append(batch, rows, chunk)
+                self._writer.append(run, chunk)
             except DiskError as error:
                 _logger.warning("blocks not written to SSD: %s", error)
                 self._folder.abandon(chunk)
                 return Outcome.IO_ERROR
-            start = rows.stop
         return Outcome.OK
 
 

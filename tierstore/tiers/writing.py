@@ -1,176 +1,147 @@
-"""Appends blocks from pool slots to chunk files, as runs of records in one vectored call each.
+"""Appends blocks to chunk files, as runs of records in one vectored call each.
 
-Called by the SSD tier on its one write worker. The checksums of the next run are computed on a worker of
-their own while the current run is being written. It decides nothing about files: the tier says where a run goes.
+Called by the SSD tier on its one write worker. The checksums of the next runs are computed, or their blocks
+encoded, on threads of their own while one is being written. It decides nothing about files: the tier says
+where a run goes.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-from crc32c import crc32c
 
+from tierstore.codec.base import Codec, RawCodec
+from tierstore.tiers.batch import Batch, Run
 from tierstore.tiers.chunkfile import ChunkFile
-from tierstore.tiers.frame import Frame, Pool, run_records
-from tierstore.tiers.record import KIND_BLOCK, RecordShape, finish_headers
-from tierstore.types import PAGE_NBYTES, CopyJob, Extents, Outcome
+from tierstore.tiers.fetching import record_pages
+from tierstore.tiers.frame import Frame, Pool
+from tierstore.tiers.payloads import EncodedSlots, OldRecords, Payloads, PlainSlots
+from tierstore.tiers.record import KIND_BLOCK, finish_headers
+from tierstore.types import PAGE_NBYTES, Extents, Outcome
 from tierstore.worker import Worker
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from tierstore.tiers.record import HeaderArray
+    from tierstore.types import Int64Array
 
-    from tierstore.layout import KVLayout
-    from tierstore.types import Int32Array, UInt8Array, UInt32Array
+__all__ = ["RecordWriter"]
 
-__all__ = ["Batch", "RecordWriter"]
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Blocks of one layout on their way to SSD, the jobs' rows one after another, and what became of them.
-
-    Attributes:
-        layout: Of every block.
-        jobs: In the order of the rows.
-        slots: int32[n]; pool pages.
-        outcomes: uint8[n] of `Outcome`; REJECTED until something else is known.
-        file: int32[n]; see `Extents`, as the next two.
-        page: uint32[n].
-        checksum: uint32[n].
-    """
-
-    layout: KVLayout
-    jobs: Sequence[CopyJob]
-    shape: RecordShape = field(init=False)
-    slots: Int32Array = field(init=False)
-    outcomes: UInt8Array = field(init=False)
-    file: Int32Array = field(init=False)
-    page: UInt32Array = field(init=False)
-    checksum: UInt32Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.shape = RecordShape(self.layout.block_nbytes)
-        self.slots = np.concatenate([job.src_locations for job in self.jobs]).astype(np.int32, copy=False)
-        self.outcomes = np.full(len(self.slots), Outcome.REJECTED, dtype=np.uint8)
-        self.file = np.full(len(self.slots), -1, dtype=np.int32)
-        self.page = np.zeros(len(self.slots), dtype=np.uint32)
-        self.checksum = np.zeros(len(self.slots), dtype=np.uint32)
-
-    def __len__(self) -> int:
-        return len(self.slots)
-
-    def name_records(self, headers: npt.NDArray[np.void], rows: slice) -> None:
-        """Put the identities of some rows into their headers."""
-        start = 0
-        for job in self.jobs:
-            stop = start + len(job)
-            first, last = max(start, rows.start), min(stop, rows.stop)
-            if first < last:
-                own, part = slice(first - start, last - start), headers[first - rows.start : last - rows.start]
-                part["epoch"] = job.generation.epoch
-                part["fingerprint"] = np.frombuffer(job.generation.fingerprint, dtype=np.uint8)
-                part["block_hash"] = job.hashes[own]
-                part["parent_hash"] = 0 if job.parents is None else job.parents[own]
-            start = stop
-
-    def results(self) -> Iterator[tuple[CopyJob, UInt8Array, Extents]]:
-        """Each job with its outcomes and extents."""
-        nbytes = np.full(len(self), self.shape.nbytes, dtype=np.uint32)
-        start = 0
-        for job in self.jobs:
-            rows = slice(start, start + len(job))
-            extents = Extents(self.file[rows], self.page[rows], nbytes[rows], self.checksum[rows])
-            yield job, self.outcomes[rows], extents
-            start = rows.stop
+ENCODE_THREADS = 2
+"""Blocks encoded at the same time; one thread encodes slower than an SSD writes."""
 
 
 class RecordWriter:
-    """Turns batches into records. Owns the thread that computes checksums.
+    """Turns batches into records. Owns the threads that compute checksums or encode.
 
     Args:
-        pool: Where the blocks lie.
-        codec_id: What the headers shall say.
+        pool: Where blocks come from.
+        codec: What encodes them.
+        files: Where older records come from, by the number in extents.
         clock: Unix time in nanoseconds.
 
     Attributes:
-        next_sequence: The store-wide number of the next record.
+        sequence_base: Above every sequence of an earlier run, a multiple of 65,536. A record's sequence is this,
+            and its job's number times 65,536, and its place in the job: the order in which jobs were planned.
     """
 
-    def __init__(self, pool: Pool, codec_id: int, clock: Callable[[], int]) -> None:
-        self._pool = pool
-        self._codec_id = codec_id
+    def __init__(self, pool: Pool, codec: Codec, files: Mapping[int, ChunkFile], clock: Callable[[], int]) -> None:
+        raw = codec.codec_id == RawCodec.codec_id
+        self._slots: Payloads = PlainSlots(pool) if raw else EncodedSlots(pool, codec, ENCODE_THREADS)
+        self._old: Payloads = OldRecords(codec, files)
+        self._codec_id = codec.codec_id
         self._clock = clock
         self._frame = Frame()
-        self._worker = Worker("ssd-checksum", capacity=1)
-        self.next_sequence = 0
+        threads = self._slots.threads
+        self._worker = Worker("ssd-encode", capacity=2 * threads, threads=threads)
+        self.sequence_base = 0
 
-    def runs(self, batch: Batch) -> Iterator[slice]:
-        """Cut a batch into runs, each yielded when its checksums are there; blocks until then.
+    def runs(self, batch: Batch) -> Generator[Run]:
+        """Cut a batch into runs, each yielded when it is ready to be appended; blocks until then.
 
-        The first run is short and summed up here, the others meanwhile on the checksum thread. Must be
-        iterated to its end: that thread reads the slots until then.
+        The next two runs are prepared meanwhile, the first one here. To be iterated to its end or closed:
+        the threads read the slots until then.
         """
-        step = run_records(batch.shape)
-        edges = [0, *range(max(1, step // 4), len(batch), step), len(batch)]
-        first, *others = (slice(start, stop) for start, stop in pairwise(edges))
-        ready = threading.Semaphore(0)
+        batch.created_ns[:] = self._clock()
+        source = self._source(batch)
+        runs = source.cut(batch)
+        if not source.threads:
+            for run in runs:
+                source.prepare(run, run.rows)
+                yield run
+            return
+        ready: list[list[threading.Event]] = [[]]
+        try:
+            ready += [self._start(source, run) for run in runs[1:2]]
+            source.prepare(runs[0], runs[0].rows)
+            for turn, run in enumerate(runs):
+                for event in ready[turn]:
+                    event.wait()
+                yield run
+                ready += [self._start(source, later) for later in runs[turn + 2 : turn + 3]]
+        finally:
+            for event in chain.from_iterable(ready):
+                event.wait()
 
-        def compute() -> None:
-            for run in others:
-                self._compute_checksums(batch, run)
-                ready.release()
+    def append(self, run: Run, chunk: ChunkFile) -> None:
+        """Append the rows of a run that are left, as many as the file has room for; blocks.
 
-        if others:
-            accepted = self._worker.submit(compute)
-            assert accepted, "one batch is written at a time, and none after close"
-        self._compute_checksums(batch, first)
-        yield first
-        for run in others:
-            ready.acquire()
-            yield run
-
-    def append(self, batch: Batch, rows: slice, chunk: ChunkFile) -> None:
-        """Append some rows, whose checksums are there, to a file with room for them; blocks.
-
-        Fills in the rows' outcomes and extents. Changes the padding of their slots.
+        They are OK then, and it is known where they are. Changes the padding of their slots.
 
         Raises:
-            DiskError: The write failed; the rows are as before.
+            DiskError: The write failed; the rows are left as before.
         """
-        count, slots, checksums = rows.stop - rows.start, batch.slots[rows], batch.checksum[rows]
-        headers = self._frame.headers[:count]
-        headers["kind"] = KIND_BLOCK
-        headers["codec_id"] = self._codec_id
-        headers["slot"] = np.arange(chunk.next_slot, chunk.next_slot + count)
-        headers["sequence"] = np.arange(self.next_sequence, self.next_sequence + count, dtype=np.uint64)
-        headers["created_ns"] = self._clock()
-        headers["raw_nbytes"] = headers["encoded_nbytes"] = batch.shape.nbytes
-        headers["payload_checksum"] = checksums
+        batch = run.batch
+        rows = run.left[: run.fitting(chunk)]
+        headers = self._frame.headers[: len(rows)]
+        self._fill(headers, batch, rows)
+        headers["slot"] = np.arange(chunk.next_slot, chunk.next_slot + len(rows))
         headers["file_uuid"] = np.frombuffer(chunk.name.file_uuid, dtype=np.uint8)
-        batch.name_records(headers, rows)
         finish_headers(headers)
-        self._frame.place_checksums(self._pool, slots, checksums, batch.shape)
-        self.next_sequence += count
-        first_page, pitch = chunk.end_nbytes // PAGE_NBYTES, batch.shape.pitch_nbytes // PAGE_NBYTES
-        chunk.append(
-            self._frame.buffers(self._pool, slots.tolist(), batch.shape),
-            headers=headers,
-            nbytes=count * batch.shape.pitch_nbytes,
-        )
-        batch.page[rows] = first_page + pitch * np.arange(count)
+        ends = np.cumsum(record_pages(batch.nbytes[rows]))
+        first_page = chunk.end_nbytes // PAGE_NBYTES
+        buffers = self._source(batch).buffers(run, rows, self._frame)
+        chunk.append(buffers, headers=headers, nbytes=int(ends[-1]) * PAGE_NBYTES)
+        batch.page[rows] = first_page + np.array([0, *ends[:-1]])
         batch.file[rows] = chunk.file_id
-        batch.outcomes[rows] = Outcome.OK
-
-    def _compute_checksums(self, batch: Batch, rows: slice) -> None:
-        for row in range(rows.start, rows.stop):
-            payload = self._pool.payload(int(batch.slots[row]), batch.shape.nbytes)
-            batch.checksum[row] = crc32c(payload)
+        batch.end(rows, Outcome.OK)
 
     def close(self) -> None:
-        """End the checksum thread; blocks."""
+        """End the threads; blocks."""
         self._worker.close()
+
+    def _source(self, batch: Batch) -> Payloads:
+        return self._old if isinstance(batch.src, Extents) else self._slots
+
+    def _start(self, source: Payloads, run: Run) -> list[threading.Event]:
+        """Let the threads prepare a run; the events say when each of them is done with it."""
+
+        def prepare(rows: range, done: threading.Event) -> None:
+            try:
+                source.prepare(run, rows)
+            finally:
+                done.set()
+
+        events = [threading.Event() for _ in range(source.threads)]
+        for share, event in enumerate(events):
+            accepted = self._worker.submit(partial(prepare, run.rows[share :: source.threads], event))
+            assert accepted, "one batch is written at a time, and none after close"
+        return events
+
+    def _fill(self, headers: HeaderArray, batch: Batch, rows: Int64Array) -> None:
+        """Say in the headers what the records hold."""
+        headers["kind"] = KIND_BLOCK
+        headers["codec_id"] = self._codec_id
+        headers["sequence"] = self.sequence_base + batch.order[rows]
+        headers["created_ns"] = batch.created_ns[rows]
+        headers["epoch"] = batch.epochs[rows]
+        headers["raw_nbytes"] = batch.shape.nbytes
+        headers["encoded_nbytes"] = batch.nbytes[rows]
+        headers["payload_checksum"] = batch.checksum[rows]
+        headers["fingerprint"] = batch.fingerprints[rows]
+        headers["block_hash"] = batch.hashes[rows]
+        headers["parent_hash"] = batch.parents[rows]

@@ -1,0 +1,184 @@
+"""Where the payloads of records to be appended come from: slots as they are, slots encoded, or older records.
+
+Called by the writing of records. While one run is written the next is prepared, perhaps by several threads,
+each with rows of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from crc32c import crc32c
+
+from tierstore.codec.base import Codec
+from tierstore.tiers.batch import Batch, Run
+from tierstore.tiers.chunkfile import ChunkFile
+from tierstore.tiers.fetching import RecordFetcher, Wanted, cut_runs, record_pages
+from tierstore.tiers.frame import Frame, Pool, Scratch, run_records
+from tierstore.tiers.record import CHECKSUM_NBYTES, RecordShape, pages_of
+from tierstore.types import PAGE_NBYTES, Extents, Outcome
+
+if TYPE_CHECKING:
+    from tierstore.types import Int32Array, Int64Array
+
+__all__ = ["EncodedSlots", "OldRecords", "Payloads", "PlainSlots"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Payloads(Protocol):
+    """One kind of source."""
+
+    @property
+    def threads(self) -> int:
+        """How many may prepare one run together; 0 where the write worker does it by itself."""
+
+    def cut(self, batch: Batch) -> list[Run]:
+        """Cut a batch into runs. Two neighbours may be in use at the same time, and one batch."""
+
+    def prepare(self, run: Run, rows: range) -> None:
+        """Make some rows of a run ready, or end those that fail; blocks."""
+
+    def buffers(self, run: Run, rows: Int64Array, frame: Frame) -> list[memoryview]:
+        """Whole records of ready rows, one after another; their headers are the first rows of the frame."""
+
+
+class PlainSlots:
+    """Blocks as they are in their slots: nothing is copied, one thread computes checksums."""
+
+    threads = 1
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def cut(self, batch: Batch) -> list[Run]:
+        """Runs of one length behind a short one."""
+        return [Run(batch, rows) for rows in _equal_runs(len(batch), run_records(batch.shape))]
+
+    def prepare(self, run: Run, rows: range) -> None:
+        """Compute checksums."""
+        batch, slots, nbytes = run.batch, _slots(run.batch), run.batch.shape.nbytes
+        for row in rows:
+            batch.checksum[row] = crc32c(self._pool.payload(int(slots[row]), nbytes))
+            batch.nbytes[row] = nbytes
+            batch.ready[row] = True
+
+    def buffers(self, run: Run, rows: Int64Array, frame: Frame) -> list[memoryview]:
+        """Header pages, slots and tail pages. Changes the padding of the slots."""
+        slots, shape = _slots(run.batch)[rows], run.batch.shape
+        frame.place_checksums(self._pool, slots, run.batch.checksum[rows], shape)
+        return frame.buffers(self._pool, slots.tolist(), shape)
+
+
+class EncodedSlots:
+    """Blocks encoded into scratch, each followed by its checksum and zeros up to the end of the page.
+
+    Args:
+        pool: Where the blocks lie.
+        codec: What encodes them.
+        threads: How many encode one run together.
+    """
+
+    def __init__(self, pool: Pool, codec: Codec, threads: int) -> None:
+        self._pool = pool
+        self._codec = codec
+        self._lanes = (Scratch(), Scratch())
+        self.threads = threads
+
+    def cut(self, batch: Batch) -> list[Run]:
+        """Runs of one length behind a short one, with work for every thread; by turns in two lanes of scratch."""
+        longest = RecordShape(self._codec.max_encoded_nbytes(batch.shape.nbytes))
+        body_nbytes = longest.pitch_nbytes - PAGE_NBYTES
+        records = max(self.threads, run_records(longest))
+        lanes = []
+        for scratch in self._lanes:
+            memory = scratch.take(min(records, len(batch)) * body_nbytes).data
+            lanes.append([memory[start : start + body_nbytes] for start in range(0, len(memory), body_nbytes)])
+        return [Run(batch, rows, lanes[turn % 2]) for turn, rows in enumerate(_equal_runs(len(batch), records))]
+
+    def prepare(self, run: Run, rows: range) -> None:
+        """Encode."""
+        batch, slots, item_nbytes = run.batch, _slots(run.batch), run.batch.layout.item_nbytes
+        for row in rows:
+            block = self._pool.payload(int(slots[row]), batch.shape.nbytes)
+            body = run.bodies[row - run.rows.start]
+            try:
+                nbytes = self._codec.encode(block, body, item_nbytes=item_nbytes)
+            except ValueError as error:
+                _logger.warning("a block cannot be encoded: %s", error)
+                batch.end(row, Outcome.REJECTED)
+                continue
+            checksum = crc32c(body[:nbytes])
+            end = pages_of(nbytes + CHECKSUM_NBYTES) * PAGE_NBYTES
+            body[nbytes:end] = checksum.to_bytes(CHECKSUM_NBYTES, "little").ljust(end - nbytes, b"\0")
+            batch.nbytes[row], batch.checksum[row] = nbytes, checksum
+            batch.ready[row] = True
+
+    def buffers(self, run: Run, rows: Int64Array, frame: Frame) -> list[memoryview]:
+        """Header pages and scratch."""
+        return _from_bodies(run, rows, frame)
+
+
+class OldRecords:
+    """Records of files that are about to go, verified as a read does and written again as they are.
+
+    Args:
+        codec: Of the records.
+        files: Chunk files by the number in extents.
+    """
+
+    threads = 0
+
+    def __init__(self, codec: Codec, files: Mapping[int, ChunkFile]) -> None:
+        self._fetcher = RecordFetcher(codec)
+        self._files = files
+
+    def cut(self, batch: Batch) -> list[Run]:
+        """Runs that the fetcher can read at once."""
+        pages = self._fetcher.pages(_extents(batch), batch.shape.nbytes)
+        return [Run(batch, range(rows.start, rows.stop)) for rows in cut_runs(pages.tolist())]
+
+    def prepare(self, run: Run, rows: range) -> None:
+        """Read and verify; rows that fail end as CORRUPT or IO_ERROR. Parents and times are the record's own."""
+        batch, own = run.batch, np.arange(rows.start, rows.stop)
+        extents = _extents(batch).rows(own)
+        wanted = Wanted(extents, batch.fingerprints[own], batch.epochs[own], batch.hashes[own], batch.shape.nbytes)
+        fetched = self._fetcher.fetch(wanted, self._files)
+        run.bodies = fetched.bodies
+        batch.parents[own], batch.created_ns[own] = fetched.headers["parent_hash"], fetched.headers["created_ns"]
+        batch.nbytes[own], batch.checksum[own] = extents.nbytes, extents.checksum
+        intact = fetched.outcomes == Outcome.OK
+        batch.ready[own] = intact
+        batch.end(own[~intact], fetched.outcomes[~intact])
+
+    def buffers(self, run: Run, rows: Int64Array, frame: Frame) -> list[memoryview]:
+        """Header pages and scratch."""
+        return _from_bodies(run, rows, frame)
+
+
+def _equal_runs(count: int, step: int) -> list[range]:
+    """Cut rows into runs of `step`, the first one a quarter of it, so that writing begins soon."""
+    edges = [0, *range(max(1, step // 4), count, step), count]
+    return [range(start, stop) for start, stop in pairwise(edges)]
+
+
+def _from_bodies(run: Run, rows: Int64Array, frame: Frame) -> list[memoryview]:
+    buffers: list[memoryview] = []
+    body_pages = (record_pages(run.batch.nbytes[rows]) - 1).tolist()
+    for header, row, pages in zip(frame.header_views, rows.tolist(), body_pages, strict=False):
+        buffers += header, run.bodies[row - run.rows.start][: pages * PAGE_NBYTES]
+    return buffers
+
+
+def _slots(batch: Batch) -> Int32Array:
+    assert not isinstance(batch.src, Extents), "these blocks come from the pool"
+    return batch.src
+
+
+def _extents(batch: Batch) -> Extents:
+    assert isinstance(batch.src, Extents), "these blocks come from SSD"
+    return batch.src
