@@ -70,8 +70,8 @@ class SimLink:
             return False
         assert job.job_id not in self._done, f"job {job.job_id} is submitted twice"
         self._medium.begin(job)
-        self.jobs.append(job)
         self._done[job.job_id] = done
+        self.jobs.append(job)
         if self._on_taken is not None:
             self._on_taken()
         return True

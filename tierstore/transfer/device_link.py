@@ -52,14 +52,14 @@ class DeviceLink:
             return False
         self._inflight.add(job.job_id)
         memory = self._memory[job.request_id]
-        if memory.after is not None:
-            self._stream.wait(memory.after)
         load = job.dst is TierName.DEVICE
         slots, rows = (job.src_locations, job.dst_locations) if load else (job.dst_locations, job.src_locations)
         block_ids = rows if memory.block_ids is None else memory.block_ids[rows]  # type: ignore[index]
         copy = self._device.load if load else self._device.store
         begun = time.perf_counter()
         try:
+            if memory.after is not None:
+                self._stream.wait(memory.after)
             copy(self._pool, slots, memory.pages, block_ids, self._stream)  # type: ignore[arg-type]
         except TierstoreError as error:
             _logger.error("blocks not copied: %s", error)

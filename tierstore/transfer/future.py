@@ -75,7 +75,7 @@ class Transfer:
             self._cancel(self)
 
     def add_done_callback(self, callback: Callable[[Transfer], None]) -> None:
-        """Call back when done, on a thread of the store (or here, if it is done already). Must not block or raise."""
+        """Call back when done, in order, on a thread of the store, or here if it is done. Must not block or raise."""
         self._callbacks.append(callback)
         if self._result is not None and callback in self._callbacks:
             self._call_back()
@@ -83,7 +83,7 @@ class Transfer:
     def _call_back(self) -> None:
         while self._callbacks:
             try:
-                callback = self._callbacks.pop()
+                callback = self._callbacks.pop(0)
             except IndexError:  # another thread took the last one
                 return
             callback(self)

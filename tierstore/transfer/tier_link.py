@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,8 +49,7 @@ class ReadLink:
         self._queued[job.job_id] = (job, done)
         if self._submit(job, done, job.priority):
             return True
-        del self._queued[job.job_id]
-        return False
+        return self._queued.pop(job.job_id, None) is None  # gone: it has been withdrawn, and so answered
 
     def _submit(self, job: CopyJob, done: Done, priority: Priority) -> bool:
         # A job that was lifted is queued twice; whichever turn comes first takes it out of the dictionary.
@@ -57,8 +57,7 @@ class ReadLink:
             if self._queued.pop(job.job_id, None) is not None:
                 begun = time.perf_counter()
                 result = self._tier.read(job)
-                seconds = time.perf_counter() - begun
-                done(CopyResult(job.job_id, result.outcomes, seconds=seconds))
+                done(replace(result, seconds=time.perf_counter() - begun))
 
         return self._worker.submit(run, priority, lambda _error: done(ended(job, Outcome.IO_ERROR)))
 
@@ -100,10 +99,13 @@ class WriteLink:
         if self._worker.room == 0:
             return False
         self._queue.append((job, done))
-        if not self._worker.submit(self._turn, failed=self._fail):
+        if self._worker.submit(self._turn, failed=self._fail):
+            return True
+        try:
             self._queue.remove((job, done))
-            return False
-        return True
+        except ValueError:  # an earlier turn has taken it along
+            return True
+        return False
 
     def _turn(self) -> None:
         self._taken = self._take()
@@ -122,7 +124,7 @@ class WriteLink:
         seconds = (time.perf_counter() - begun) / len(results)
         answered, self._taken = self._taken, []
         for (_job, done), result in zip(answered, results, strict=True):
-            done(CopyResult(result.job_id, result.outcomes, result.dst_locations, result.dst_free_nbytes, seconds))
+            done(replace(result, seconds=seconds))
 
     def _take(self) -> list[tuple[Job, Done]]:
         """The head of the queue with the neighbours that one call can serve."""

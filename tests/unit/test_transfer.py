@@ -1,0 +1,84 @@
+"""Transfers: they end once, tell everybody, and cancel through the engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tierstore.transfer.future import Transfer
+from tierstore.types import Outcome
+
+CODES = np.array([Outcome.OK, Outcome.OK, Outcome.MISS], np.uint8)
+
+
+def refuse(_transfer: Transfer) -> None:
+    raise AssertionError("nothing is to be cancelled here")
+
+
+def test_a_result_tells_the_prefix_the_outcomes_and_the_bytes() -> None:
+    transfer = Transfer(100, refuse)
+    assert not transfer.done()
+    transfer.resolve(2, CODES)
+    result = transfer.result()
+    assert transfer.done()
+    assert (result.leading, result.outcomes) == (2, [Outcome.OK, Outcome.OK, Outcome.MISS])
+    assert (result.nbytes, result.ok) == (200, False)
+    assert result.seconds >= 0
+
+
+def test_a_result_is_ok_when_every_block_is() -> None:
+    transfer = Transfer(1, refuse)
+    transfer.resolve(2, CODES[:2])
+    assert transfer.result().ok
+
+
+def test_a_transfer_that_has_not_ended_says_so_and_goes_on() -> None:
+    transfer = Transfer(1, refuse)
+    with pytest.raises(TimeoutError, match="has not ended after 0 s"):
+        transfer.result(0)
+    transfer.resolve(2, CODES)
+    assert transfer.result(0).leading == 2
+
+
+def test_a_transfer_ends_once() -> None:
+    transfer = Transfer(1, refuse)
+    transfer.resolve(2, CODES)
+    with pytest.raises(AssertionError, match="ends once"):
+        transfer.resolve(2, CODES)
+
+
+def test_callbacks_are_called_once_each_in_the_order_in_which_they_came() -> None:
+    transfer = Transfer(1, refuse)
+    called: list[str] = []
+    transfer.add_done_callback(lambda _transfer: called.append("first"))
+    transfer.add_done_callback(lambda _transfer: called.append("second"))
+    assert called == []
+    transfer.resolve(2, CODES)
+    assert called == ["first", "second"]
+    transfer.add_done_callback(lambda _transfer: called.append("late"))
+    assert called == ["first", "second", "late"]
+
+
+def test_a_callback_sees_the_result() -> None:
+    transfer = Transfer(1, refuse)
+    seen: list[int] = []
+    transfer.add_done_callback(lambda ended: seen.append(ended.result(0).leading))
+    transfer.resolve(2, CODES)
+    assert seen == [2]
+
+
+def test_a_callback_may_add_another() -> None:
+    transfer = Transfer(1, refuse)
+    called: list[str] = []
+    transfer.add_done_callback(lambda ended: ended.add_done_callback(lambda _transfer: called.append("inner")))
+    transfer.resolve(2, CODES)
+    assert called == ["inner"]
+
+
+def test_cancel_goes_to_the_engine_until_it_has_ended() -> None:
+    cancelled: list[Transfer] = []
+    transfer = Transfer(1, cancelled.append)
+    transfer.cancel()
+    transfer.resolve(2, CODES)
+    transfer.cancel()
+    assert cancelled == [transfer]
