@@ -7,20 +7,13 @@ import pytest
 
 from tierstore.control import planner
 from tierstore.control.mind import Limits
-from tierstore.metrics import Metric
 from tierstore.testing.engine_world import EngineWorld, chain
 from tierstore.transfer.base import ended
-from tierstore.types import PAGE_NBYTES, CopyJob, Job, Outcome, Presence, Priority, TierName
+from tierstore.types import PAGE_NBYTES, CopyJob, Job, Outcome, Presence, Priority
 
 OK, MISS, REJECTED, CORRUPT, IO_ERROR, CANCELLED = Outcome
 BLOCKS = chain("a", 6)
 POOL_BLOCKS = 32
-
-
-def hits(world: EngineWorld) -> tuple[float, float]:
-    """Blocks of gets that were held in the host pool, and on SSD."""
-    host, ssd = (world.metrics.value(Metric.HIT_BLOCKS, tier) for tier in (TierName.HOST, TierName.SSD))
-    return host, ssd
 
 
 def sizes(jobs: list[Job]) -> list[int]:
@@ -233,33 +226,6 @@ def test_what_was_put_is_evicted_leaves_before_parents() -> None:
     world.keep_in_host(BLOCKS)
     world.keep_in_host(chain("b", POOL_BLOCKS - 6 + 2))
     assert world.presence(BLOCKS) == [Presence.HIT] * 4 + [Presence.MISS] * 2
-
-
-def test_lookup_tells_what_is_there_promised_and_unknown() -> None:
-    world = EngineWorld()
-    world.keep_on_ssd(BLOCKS[:1])
-    world.keep_in_host(BLOCKS[1:2])
-    world.put(BLOCKS[2:3])
-    assert world.presence(BLOCKS[:4]) == [Presence.HIT, Presence.HIT, Presence.PENDING, Presence.MISS]
-    world.get(BLOCKS[:1])
-    assert world.presence(BLOCKS[:1]) == [Presence.PENDING]
-    assert world.engine.leading(0, BLOCKS) == 0
-    world.settle()
-    assert world.engine.leading(0, BLOCKS) == 3
-
-
-def test_every_block_of_a_get_is_counted_as_a_hit_once_in_the_tier_that_held_it() -> None:
-    world = EngineWorld()
-    world.keep_in_host(BLOCKS[:2])
-    world.keep_on_ssd(BLOCKS[2:])
-    world.get(BLOCKS)
-    assert hits(world) == (2, 4)
-    world.get(BLOCKS)
-    assert hits(world) == (4, 8)
-    world.settle()
-    assert hits(world) == (4, 8)
-    world.get(BLOCKS)
-    assert hits(world) == (10, 8)
 
 
 def test_more_gets_than_may_be_open_are_rejected() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -12,15 +12,13 @@ import pytest
 from tierstore.errors import DiskError
 from tierstore.layout import KVLayout
 from tierstore.testing.engine_world import chain
-from tierstore.tiers.base import Recovered
+from tierstore.testing.gated_tier import NO_EXTENTS, GatedTier
 from tierstore.transfer import tier_link
-from tierstore.transfer.base import ended
 from tierstore.transfer.tier_link import ReadLink, WriteLink
 from tierstore.types import (
     CopyJob,
     CopyResult,
     DiscardJob,
-    Extents,
     Generation,
     Job,
     JobId,
@@ -29,61 +27,12 @@ from tierstore.types import (
     RequestId,
     SyncJob,
     TierName,
-    TombstoneJob,
 )
 
 PATIENCE_SECONDS = 10
 """How long a test waits for what must happen; it passes as soon as it does."""
 
 GENERATION = Generation(0, bytes(32), 0, KVLayout.opaque(block_nbytes=64))
-NO_EXTENTS = Extents(np.zeros(0, np.int32), *(np.zeros(0, np.uint32) for _ in range(3)))
-
-
-class GatedTier:
-    """A tier that notes what it is asked for, and lets a call go on when the test opens the gate.
-
-    Attributes:
-        calls: Each call with its job ids or file, in order.
-        entered: Set when a call has begun.
-        opened: A call waits for it.
-        broken: What every call raises instead of answering; None where it answers.
-    """
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, list[int]]] = []
-        self.entered = threading.Event()
-        self.opened = threading.Event()
-        self.broken: DiskError | None = None
-
-    def _call(self, name: str, numbers: list[int]) -> None:
-        self.calls.append((name, numbers))
-        self.entered.set()
-        assert self.opened.wait(PATIENCE_SECONDS)
-        if self.broken is not None:
-            raise self.broken
-
-    def read(self, job: CopyJob) -> CopyResult:
-        self._call("read", [job.job_id])
-        return ended(job, Outcome.CORRUPT)
-
-    def write(self, jobs: Sequence[CopyJob | TombstoneJob]) -> list[CopyResult]:
-        self._call("write", [job.job_id for job in jobs])
-        codes = [np.zeros(len(job), np.uint8) for job in jobs]
-        return [CopyResult(job.job_id, code, NO_EXTENTS, 99, 0.0, 5) for job, code in zip(jobs, codes, strict=True)]
-
-    def sync(self) -> Outcome:
-        self._call("sync", [])
-        return Outcome.OK
-
-    def discard(self, file: int) -> int:
-        self._call("discard", [file])
-        return 77
-
-    def recover(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Recovered]:
-        return iter([])
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class Answers:
