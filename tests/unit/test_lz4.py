@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numcodecs import LZ4, Shuffle
 
+from tests.gaussian import gaussian
 from tierstore.codec.lz4 import Lz4Codec
 
 CODEC = Lz4Codec()
@@ -20,12 +20,6 @@ blocks = st.one_of(
     st.integers(0, 4096).map(bytes),
     st.tuples(st.binary(min_size=1, max_size=9), st.integers(1, 400)).map(lambda part: part[0] * part[1]),
 )
-
-
-def gaussian(nbytes: int, seed: int = 0) -> bytes:
-    """Normal numbers in bfloat16."""
-    numbers = np.random.default_rng(seed).standard_normal(nbytes // 2, dtype=np.float32)
-    return (numbers.view("<u4") >> 16).astype("<u2").tobytes()
 
 
 def encoded(block: bytes, item_nbytes: int) -> bytes:

@@ -93,7 +93,7 @@ class RecordFetcher:
             return [memory[starts[start] * PAGE_NBYTES : ends[stop - 1] * PAGE_NBYTES].data]
 
         filled = read_records(wanted.extents, pages, files, buffers)
-        headers = memory.view(HEADER)[starts]
+        headers = memory.reshape(-1, PAGE_NBYTES)[starts].view(HEADER).reshape(-1)  # as bytes: reserved ones count too
         bodies = [
             memory[(start + 1) * PAGE_NBYTES : end * PAGE_NBYTES].data
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
