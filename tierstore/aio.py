@@ -90,9 +90,9 @@ class AsyncNamespaceHandle:
         """See `NamespaceHandle.prefetch`."""
         return await settled(self.handle.prefetch(hashes, deadline_seconds=deadline_seconds))
 
-    def delete(self, hashes: Sequence[bytes] | UInt8Array) -> int:
-        """See `NamespaceHandle.delete`; in memory, so there is nothing to await."""
-        return self.handle.delete(hashes)
+    async def delete(self, hashes: Sequence[bytes] | UInt8Array) -> TransferResult:
+        """See `NamespaceHandle.delete`."""
+        return await settled(self.handle.delete(hashes))
 
     async def clear(self) -> None:
         """See `NamespaceHandle.clear`; the manifest is written on the loop's executor."""

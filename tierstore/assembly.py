@@ -6,6 +6,7 @@ refused store leaves no memory, thread, lock or file behind.
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -42,6 +43,7 @@ _TIER_JOBS_MAX = 1 << 16
 _HOST_BLOCK_NBYTES = 16 << 10
 _SSD_BLOCK_NBYTES = 32 << 10
 _ENTRIES_MAX = 1 << 26
+_YEAR_2020 = 1_577_836_800
 
 
 @dataclass(slots=True)
@@ -99,7 +101,7 @@ def build(config: StoreConfig, disk: Disk | None = None) -> House:
         num_recovered = sum(len(batch.hashes) for batches in recovered.values() for batch in batches)
         planner = _planner(config, slots, metrics, with_ssd=tier is not None, num_recovered=num_recovered)
         if files:
-            planner.adopt_files(list(files))
+            planner.catalogue.adopt_files(list(files))
         memory: dict[RequestId, CallerMemory] = {}
         links = Links(
             load=DeviceLink(device, pool.view, memory, "load"),
@@ -107,7 +109,7 @@ def build(config: StoreConfig, disk: Disk | None = None) -> House:
             read=None if tier is None else _read_link(tier, config),
             write=None if tier is None else WriteLink(tier, name="ssd-write", capacity=_TIER_JOBS_MAX),
         )
-        engine = Engine(planner, links, memory)
+        engine = Engine(planner, links, memory, _steady_clock())
         stack.callback(engine.close)
         return House(device, pool, engine, metrics, manifest, recovered, stack.pop_all())
 
@@ -161,6 +163,12 @@ def _planner(
         metrics=metrics,
         reclaim_below_nbytes=file_nbytes if with_ssd else None,
     )
+
+
+def _steady_clock() -> Callable[[], float]:
+    """Seconds since 2020 as the wall clock had them at start, never stepped since: ages outlive a restart."""
+    offset = time.time() - _YEAR_2020 - time.monotonic()
+    return lambda: time.monotonic() + offset
 
 
 def _slab_nbytes(config: StoreConfig, pool_nbytes: int) -> int:

@@ -6,7 +6,6 @@ Made by `tierstore.store`; awaited in `tierstore.aio`. Moves nothing itself and 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TypedDict
@@ -95,7 +94,7 @@ class NamespaceHandle:
         keys = as_hashes(hashes)
         memory = self._memory(keys, buffers, block_ids, after)
         parents = np.concatenate([as_hashes([parent]), keys[:-1]])[: len(keys)]
-        number, deadline = self._generation.number, _deadline(deadline_seconds)
+        number, deadline = self._generation.number, self._deadline(deadline_seconds)
         return self._store.engine.start(
             lambda planner: planner.put(number, keys, parents, durable=durable, deadline=deadline),
             num_blocks=len(keys),
@@ -128,7 +127,7 @@ class NamespaceHandle:
         keys = as_hashes(hashes)
         memory = self._memory(keys, buffers, block_ids, after)
         _check_destination(buffers, memory)
-        number, deadline = self._generation.number, _deadline(deadline_seconds)
+        number, deadline = self._generation.number, self._deadline(deadline_seconds)
         return self._store.engine.start(
             lambda planner: planner.get(number, keys, deadline),
             num_blocks=len(keys),
@@ -140,7 +139,7 @@ class NamespaceHandle:
     def prefetch(self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None) -> Transfer:
         """Bring a prefix from SSD into host memory, behind every get, into free or cold slots only."""
         keys = as_hashes(hashes)
-        number, deadline = self._generation.number, _deadline(deadline_seconds)
+        number, deadline = self._generation.number, self._deadline(deadline_seconds)
         return self._store.engine.start(
             lambda planner: planner.prefetch(number, keys, deadline),
             num_blocks=len(keys),
@@ -148,15 +147,26 @@ class NamespaceHandle:
             deadline=deadline,
         )
 
-    def delete(self, hashes: Sequence[bytes] | UInt8Array) -> int:
-        """Make blocks unknown at once; returns how many were known. In memory only: a restart may find them again."""
-        return self._store.engine.delete(self._generation.number, as_hashes(hashes))
+    def delete(self, hashes: Sequence[bytes] | UInt8Array) -> Transfer:
+        """Make blocks unknown, in this run at once and in later ones once the transfer is done.
+
+        Outcomes: OK for a block that was known, MISS for one that was not. Anything else says that the SSD
+        could not take it down, and that a restart may find the block again.
+        """
+        keys = as_hashes(hashes)
+        number = self._generation.number
+        return self._store.engine.start(
+            lambda planner: planner.delete(number, keys), num_blocks=len(keys), block_nbytes=0
+        )
 
     def clear(self) -> None:
         """Forget every block of the namespace, durably: nothing put before comes back. Blocks."""
         old = self._generation
         self._generation = self._store.next_generation(self.namespace, old)
         self._store.engine.end_life(old.number)
+
+    def _deadline(self, seconds: float | None) -> float:
+        return math.inf if seconds is None else self._store.engine.now() + seconds
 
     def _memory(
         self, keys: UInt8Array, buffers: object, block_ids: Sequence[int] | None, after: Event | None
@@ -226,7 +236,3 @@ def _check_destination(buffers: object, memory: CallerMemory) -> None:
         if len(set(rows)) < len(rows):
             twice = next(row for row in rows if rows.count(row) > 1)
             raise LayoutError(f"block id {twice} is named twice; each block of a get needs a row of its own")
-
-
-def _deadline(seconds: float | None) -> float:
-    return math.inf if seconds is None else time.monotonic() + seconds

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     Int32Array: TypeAlias = NDArray[np.int32]
     Int64Array: TypeAlias = NDArray[np.int64]
     UInt8Array: TypeAlias = NDArray[np.uint8]
+    UInt16Array: TypeAlias = NDArray[np.uint16]
     UInt32Array: TypeAlias = NDArray[np.uint32]
+    UInt64Array: TypeAlias = NDArray[np.uint64]
 
 __all__ = [
     "HASH_NBYTES",
@@ -40,6 +42,7 @@ __all__ = [
     "SyncJob",
     "TierName",
     "TombstoneJob",
+    "Usage",
 ]
 
 HASH_NBYTES = 32
@@ -126,9 +129,27 @@ class Extents:
     def __len__(self) -> int:
         return len(self.file)
 
-    def rows(self, chosen: NDArray[np.bool_] | Int64Array) -> Extents:
-        """The rows that a mask, or a list of their numbers, chooses."""
+    def rows(self, chosen: NDArray[np.bool_] | Int64Array | slice) -> Extents:
+        """The rows that a mask, positions or a slice choose."""
         return Extents(self.file[chosen], self.page[chosen], self.nbytes[chosen], self.checksum[chosen])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Usage:
+    """How blocks were used: three parallel columns, advisory.
+
+    Attributes:
+        prefix: uint64[n]; names a block within one store, by its fingerprint and hash; see `identity_prefixes`.
+        last_use: uint32[n]; in the ticks of the store's clock.
+        hits: uint16[n]; uses since it came, or since it was last written again.
+    """
+
+    prefix: UInt64Array
+    last_use: UInt32Array
+    hits: UInt16Array
+
+    def __len__(self) -> int:
+        return len(self.prefix)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -87,7 +87,7 @@ async def test_every_verb_can_be_awaited(store: AsyncStore, handle: AsyncNamespa
     assert (await handle.prefetch(BLOCKS)).ok
     assert (await store.flush()).ok
     assert handle.lookup(BLOCKS) == 6
-    assert handle.delete(BLOCKS[5:]) == 1
+    assert (await handle.delete(BLOCKS[5:])).num_ok == 1
     assert handle.presence(BLOCKS) == [*[Presence.HIT] * 5, Presence.MISS]
     await handle.clear()
     assert handle.lookup(BLOCKS) == 0

@@ -52,7 +52,7 @@ class Life:
         for first in range(12, 40, 7):
             self.put(store, kept, range(first, first + 7), durable=False)
         self.get(kept, range(6))
-        kept.delete([block_hash(number) for number in range(28, 34)])
+        kept.delete([block_hash(number) for number in range(28, 34)]).result(TIMEOUT_SECONDS)
         kept.prefetch([block_hash(number) for number in range(6, 12)]).result(TIMEOUT_SECONDS)
         self.get(kept, range(6, 12))
         for first in range(44, 76, 8):

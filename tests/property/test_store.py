@@ -120,7 +120,7 @@ class StoreHistory(RuleBasedStateMachine):
     def delete(self, which: int, chain: list[int]) -> None:
         handle, hashes = self.handle(which), [block_hash(number) for number in chain]
         known = sum(found is not Presence.MISS for found in handle.presence(hashes))
-        assert handle.delete(hashes) == known
+        assert handle.delete(hashes).result(TIMEOUT_SECONDS).num_ok == known
         assert set(handle.presence(hashes)) == {Presence.MISS}
         gone = {(which, number) for number in chain}
         self.deleted |= self.possible & gone

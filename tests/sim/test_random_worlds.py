@@ -21,7 +21,7 @@ from tierstore.testing.engine_world import EngineWorld, chain
 from tierstore.testing.sim_link import SimLink
 from tierstore.transfer import engine
 from tierstore.transfer.future import Transfer
-from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Job, Outcome, Presence, TierName
+from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Job, Outcome, Presence, TierName, TombstoneJob
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
@@ -150,7 +150,7 @@ class RandomWorld:
         failures = [Outcome.IO_ERROR]
         if isinstance(job, CopyJob) and job.src is TierName.SSD:
             failures.append(Outcome.CORRUPT)
-        count = len(job) if isinstance(job, CopyJob) else 1
+        count = len(job) if isinstance(job, CopyJob | TombstoneJob) else 1
         fails = [self.random.random() < 0.07 for _ in range(count)]
         link.end(job, [self.random.choice(failures) if failed else Outcome.OK for failed in fails])
 

@@ -83,7 +83,7 @@ class Caller:
         self._hashes = self._payload.hashes(self._keys(_ROOM_CALL))
         self.put(_ROOM_CALL)
         self._store.flush().result(_TIMEOUT_SECONDS)
-        self._handle.delete(self._hashes)
+        self._handle.delete(self._hashes).result()
 
     def num_wrong(self, call: int) -> int:
         """How many blocks in the buffer are not, byte for byte, those of this call."""

@@ -16,8 +16,7 @@ from tierstore.control.index import HashIndex
 from tierstore.types import Extents
 
 if TYPE_CHECKING:
-    from tierstore.control.index import UInt64Array
-    from tierstore.types import Int32Array
+    from tierstore.types import Int32Array, UInt64Array
 
 __all__ = ["PREFETCHED", "READ_BACK", "REWRITING", "Directory"]
 

@@ -32,8 +32,8 @@ _DRAIN_BLOCKS = 512
 
 
 def tick(now: float) -> int:
-    """Seconds on the store's clock as the tenths kept in the directory's uint32 column."""
-    return int(now * 10.0) & 0xFFFFFFFF
+    """Seconds on the store's clock as the quarters kept in the directory's uint32 column."""
+    return int(now * 4.0) & 0xFFFFFFFF
 
 
 class HostRoom:

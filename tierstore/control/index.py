@@ -15,11 +15,9 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tierstore.types import Int32Array
+    from tierstore.types import Int32Array, UInt64Array
 
-    UInt64Array = NDArray[np.uint64]
-
-__all__ = ["HashIndex", "as_keys"]
+__all__ = ["HashIndex", "as_keys", "identity_prefixes"]
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _SCALAR_BELOW = 6
@@ -29,6 +27,11 @@ _SCALAR_BELOW = 6
 def as_keys(hashes: NDArray[np.uint8]) -> UInt64Array:
     """View uint8[n, 32] block hashes as uint64[n, 4] without a copy."""
     return hashes.view(np.uint64)
+
+
+def identity_prefixes(fingerprint: bytes, keys: UInt64Array) -> UInt64Array:
+    """uint64[n] that name uint64[n, 4] keys of one namespace well enough for advice, not for bytes."""
+    return keys[:, 0] ^ np.frombuffer(fingerprint, np.uint64, count=1)
 
 
 class HashIndex:

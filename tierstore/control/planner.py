@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.catalogue import Catalogue
+from tierstore.control.deletes import Deletes
 from tierstore.control.directory import Directory
 from tierstore.control.entry import State
 from tierstore.control.flushes import NO_LIFE, Flushes
 from tierstore.control.gets import Gets
 from tierstore.control.host_room import HostRoom
-from tierstore.control.index import as_keys
 from tierstore.control.jobs import JobTable
 from tierstore.control.mind import Limits, Mind
 from tierstore.control.prefetch import Prefetches
@@ -26,17 +27,14 @@ from tierstore.control.requests import Life, Request, RequestTable
 from tierstore.control.ssd_room import SsdRoom
 from tierstore.control.upkeep import Upkeep
 from tierstore.control.write_back import WriteBack
-from tierstore.metrics import Metric
 from tierstore.types import (
     HASH_NBYTES,
     CopyJob,
     CopyResult,
     DiscardJob,
-    Extents,
     Generation,
     Outcome,
     Plan,
-    Presence,
     Priority,
     RequestId,
     TierName,
@@ -58,6 +56,9 @@ SLICE_BLOCKS = 512
 
 class Planner:
     """Every decision of the store.
+
+    Attributes:
+        catalogue: What is known of blocks.
 
     Args:
         capacity: Blocks the directory can know.
@@ -91,6 +92,8 @@ class Planner:
         self._flushes = Flushes(self._mind)
         self._lives: dict[int, Life] = {}
         self._upkeep = Upkeep(self._mind, self._lives)
+        self._deletes = Deletes(self._mind, self._upkeep)
+        self.catalogue = Catalogue(self._mind, self._lives)
         self._requests = RequestTable(limits.requests_max)
 
     @property
@@ -114,43 +117,9 @@ class Planner:
             slot_class = self._mind.host.open_class(slot_nbytes)
             self._lives[generation.number] = Life(generation, slot_class, generation.layout.block_nbytes)
 
-    def adopt_files(self, files: list[int]) -> None:
-        """Make chunk files of an earlier run known, oldest first, before any of their blocks."""
-        assert self._mind.ssd is not None, "files recovered without an SSD tier"
-        self._mind.ssd.adopt_files(files)
-
     def end_life(self, number: int) -> None:
         """End a generation: no verb sees its blocks from now on; `tend` drops them in slices."""
         self._upkeep.reap(self._lives[number])
-
-    def adopt(self, number: int, hashes: UInt8Array, extents: Extents) -> int:
-        """Make blocks that SSD holds from an earlier run known; returns how many there was room for."""
-        directory, ssd = self._mind.directory, self._mind.ssd
-        assert ssd is not None, "blocks recovered without an SSD tier"
-        keys = as_keys(hashes)
-        new = (directory.find(number, keys) < 0) & ssd.known(extents.file)
-        new[new.nonzero()[0][directory.room :]] = False
-        entries = directory.add(number, keys[new])
-        ssd.reserve(entries)
-        ssd.written(entries, extents.rows(new))
-        return len(entries)
-
-    def lookup(self, number: int, hashes: UInt8Array) -> list[Presence]:
-        """What is known of each block, given uint8[n, 32]."""
-        host, ssd = self._mind.states(self._mind.directory.find(number, as_keys(hashes)))
-        presence = np.full(len(hashes), Presence.MISS, np.uint8)
-        presence[host == State.FILLING] = Presence.PENDING
-        presence[(host == State.READY) | ((ssd == State.READY) & (host != State.FILLING))] = Presence.HIT
-        return [Presence(value) for value in presence.tolist()]
-
-    def leading(self, number: int, hashes: UInt8Array) -> int:
-        """Blocks from the first that are HIT without a hole, given uint8[n, 32] of one slice."""
-        host, ssd = self._mind.states(self._mind.directory.find(number, as_keys(hashes)))
-        hit = (host == State.READY) | ((ssd == State.READY) & (host != State.FILLING))
-        run = len(hit) if hit.all() else int(hit.argmin())
-        self._mind.metrics.add(Metric.LOOKUP_BLOCKS, len(hit))
-        self._mind.metrics.add(Metric.LOOKUP_HIT_BLOCKS, run)
-        return run
 
     def get(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
         """Open a get of uint8[n, 32] distinct hashes in prefix order; None where too many requests are open."""
@@ -183,6 +152,10 @@ class Planner:
         return self._requests.open(
             self._prefetches, self._lives[number], hashes, deadline=deadline, priority=Priority.PREFETCH
         )
+
+    def delete(self, number: int, hashes: UInt8Array) -> Request | None:
+        """Open a delete of uint8[n, 32] distinct hashes."""
+        return self._requests.open(self._deletes, self._lives[number], hashes, priority=Priority.WRITE_BACK)
 
     def flush(self) -> Request | None:
         """Open a flush."""
@@ -257,13 +230,6 @@ class Planner:
             if request is not None and not request.done:
                 request.story.shorten(request, outcome, plan, now)
         return self._closed(plan)
-
-    def delete(self, number: int, hashes: UInt8Array) -> int:
-        """Make blocks unknown, given uint8[n, 32] of one slice; returns how many were known."""
-        entries = self._mind.directory.find(number, as_keys(hashes))
-        known = np.unique(entries[entries >= 0])
-        self._upkeep.discard(self._lives[number], known)
-        return len(known)
 
     def tend(self, now: float) -> tuple[Plan, bool]:
         """One bounded slice of upkeep; whether more is due at once."""

@@ -75,7 +75,7 @@ class Prefetches:
         if run < hi - lo:
             request.stop = lo + run
         missing = (host[:run] == State.ABSENT).nonzero()[0]
-        cold_before = max(0, tick(now - mind.limits.cold_seconds))
+        cold_before = tick(max(0.0, now - mind.limits.cold_seconds)) + (mind.limits.cold_seconds == 0)
         held = entries[:run][host[:run] == State.READY]
         mind.host.touch(life.slot_class, held, now)
         pages = mind.host.take(life.slot_class, len(missing), cold_before=cold_before) if len(missing) else missing

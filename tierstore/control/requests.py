@@ -14,9 +14,8 @@ from tierstore.types import Outcome, RequestId
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tierstore.control.index import UInt64Array
     from tierstore.control.jobs import JobRecord
-    from tierstore.types import Generation, Int32Array, Int64Array, Plan, Priority, UInt8Array
+    from tierstore.types import Generation, Int32Array, Int64Array, Plan, Priority, UInt8Array, UInt64Array
 
 __all__ = ["Life", "Request", "RequestTable", "Story"]
 

@@ -141,10 +141,16 @@ class EngineWorld:
         return self._start(lambda planner: planner.flush(), 1, 0)
 
     def delete(self, hashes: UInt8Array, *, layout: int = 0) -> int:
-        """Make blocks unknown."""
-        known = self.engine.delete(self.generations[layout].number, hashes)
-        self.check()
-        return known
+        """Make blocks unknown, tombstones and sync included; returns how many were known."""
+        transfer = self.start_delete(hashes, layout=layout)
+        while not transfer.done():
+            self.write.end(self.write.jobs[-1])
+        return transfer.result(0).num_ok
+
+    def start_delete(self, hashes: UInt8Array, *, layout: int = 0) -> Transfer:
+        """Begin a delete."""
+        number = self.generations[layout].number
+        return self._start(lambda planner: planner.delete(number, hashes), len(hashes), layout)
 
     def clear(self, *, layout: int = 0) -> None:
         """End a layout's generation and begin its next."""
@@ -169,7 +175,7 @@ class EngineWorld:
         places = [self.bytes.place(generation, identity) for identity in identities(generation, hashes)]
         extents = as_extents([place for place in places if place is not None], generation.layout.block_nbytes)
         with self.engine.planning() as planner:
-            planner.adopt_files(sorted(set(extents.file.tolist())))
+            planner.catalogue.adopt_files(sorted(set(extents.file.tolist())))
         assert self.engine.adopt(generation.number, hashes, extents) == len(hashes)
 
     def keep_in_host(self, hashes: UInt8Array, *, layout: int = 0) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tierstore.types import CopyJob, Outcome
+from tierstore.types import CopyJob, Outcome, TombstoneJob
 
 if TYPE_CHECKING:
     from tierstore.transfer.base import Done
@@ -83,7 +83,7 @@ class SimLink:
         self.jobs.remove(job)
         self.begun.discard(job.job_id)
         self.num_ended += 1
-        count = len(job) if isinstance(job, CopyJob) else 1
+        count = len(job) if isinstance(job, CopyJob | TombstoneJob) else 1
         codes = np.full(count, outcomes) if isinstance(outcomes, Outcome) else np.array(outcomes)
         assert len(codes) == count, f"{len(codes)} outcomes for {count} blocks"
         self._done.pop(job.job_id)(self._medium.end(job, codes.astype(np.uint8)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
-from tierstore.types import CopyJob, CopyResult, Outcome
+from tierstore.types import CopyJob, CopyResult, Outcome, TombstoneJob
 
 if TYPE_CHECKING:
     from tierstore.device.base import Event, Pages
@@ -56,5 +56,5 @@ class Link(Protocol):
 
 def ended(job: Job, outcome: Outcome) -> CopyResult:
     """The result of a job that ended the same way for every block."""
-    count = len(job) if isinstance(job, CopyJob) else 1
+    count = len(job) if isinstance(job, CopyJob | TombstoneJob) else 1
     return CopyResult(job.job_id, np.full(count, outcome, np.uint8))

@@ -21,7 +21,7 @@ from tierstore.errors import ClosedError
 from tierstore.transfer.base import ended
 from tierstore.transfer.future import Transfer
 from tierstore.transfer.timer import Timer
-from tierstore.types import CopyJob, Outcome, TierName
+from tierstore.types import CopyJob, Outcome, TierName, Usage
 
 if TYPE_CHECKING:
     from tierstore.control.planner import Planner
@@ -107,15 +107,29 @@ class Engine:
             self._planner.end_life(number)
         self._tend()
 
-    def adopt(self, number: int, hashes: UInt8Array, extents: Extents) -> int:
+    def adopt(self, number: int, hashes: UInt8Array, extents: Extents, usage: Usage | None = None) -> int:
         """See `Planner.adopt`; in slices."""
         adopted = 0
-        everything = np.arange(len(hashes))
         for first in range(0, len(hashes), SLICE_BLOCKS):
-            rows = (everything >= first) & (everything < first + SLICE_BLOCKS)
+            rows = slice(first, first + SLICE_BLOCKS)
+            own = None if usage is None else Usage(usage.prefix[rows], usage.last_use[rows], usage.hits[rows])
             with self._lock:
-                adopted += self._planner.adopt(number, hashes[rows], extents.rows(rows))
+                adopted += self._planner.catalogue.adopt(number, hashes[rows], extents.rows(rows), own)
         return adopted
+
+    def usage(self) -> list[Usage]:
+        """How every block on SSD has been used; in slices."""
+        found: list[Usage] = []
+        start: int | None = 0
+        while start is not None:
+            with self._lock:
+                usage, start = self._planner.catalogue.usage(start)
+            found.append(usage)
+        return found
+
+    def now(self) -> float:
+        """The time that deadlines count on."""
+        return self._clock()
 
     def leading(self, number: int, hashes: UInt8Array) -> int:
         """Blocks from the first that are usable without a hole."""
@@ -123,7 +137,7 @@ class Engine:
         for first in range(0, len(hashes), SLICE_BLOCKS):
             piece = hashes[first : first + SLICE_BLOCKS]
             with self._lock:
-                run = self._planner.leading(number, piece)
+                run = self._planner.catalogue.leading(number, piece)
             if run < len(piece):
                 return first + run
         return len(hashes)
@@ -134,17 +148,8 @@ class Engine:
         found: list[Presence] = []
         for first in range(0, len(hashes), SLICE_BLOCKS):
             with self._lock:
-                found += self._planner.lookup(number, hashes[first : first + SLICE_BLOCKS])
+                found += self._planner.catalogue.lookup(number, hashes[first : first + SLICE_BLOCKS])
         return found
-
-    def delete(self, number: int, hashes: UInt8Array) -> int:
-        """Make blocks unknown; returns how many were known."""
-        self._check_open()
-        known = 0
-        for first in range(0, len(hashes), SLICE_BLOCKS):
-            with self._lock:
-                known += self._planner.delete(number, hashes[first : first + SLICE_BLOCKS])
-        return known
 
     def start(
         self,

@@ -38,6 +38,11 @@ class TransferResult:
         return [Outcome(code) for code in self.codes.tolist()]
 
     @property
+    def num_ok(self) -> int:
+        """How many blocks are OK."""
+        return len(self.codes) - int((self.codes != Outcome.OK).sum())
+
+    @property
     def ok(self) -> bool:
         """Whether every block is OK."""
         return not self.codes.any()
@@ -91,8 +96,8 @@ class Transfer:
     def resolve(self, leading: int, codes: UInt8Array) -> None:
         """End it; called once, by the engine."""
         assert self._result is None, "a transfer ends once"
-        num_ok = len(codes) - int((codes != Outcome.OK).sum())
         seconds = time.perf_counter() - self._begun
+        num_ok = len(codes) - int((codes != Outcome.OK).sum())
         self._result = TransferResult(leading, codes, num_ok * self._block_nbytes, seconds)
         self._done.set()
         self._call_back()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.transfer.base import ended
-from tierstore.types import CopyJob, CopyResult, DiscardJob, Outcome, Priority
+from tierstore.types import CopyJob, CopyResult, DiscardJob, Outcome, Priority, TombstoneJob
 from tierstore.worker import Worker
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ class WriteLink:
             return
         job = self._taken[0][0]
         begun = time.perf_counter()
-        if isinstance(job, CopyJob):
-            results = self._tier.write([job for job, _done in self._taken if isinstance(job, CopyJob)])
+        if isinstance(job, CopyJob | TombstoneJob):
+            results = self._tier.write([job for job, _done in self._taken if isinstance(job, CopyJob | TombstoneJob)])
         elif isinstance(job, DiscardJob):
             free_nbytes = self._tier.discard(job.file)
             results = [CopyResult(job.job_id, np.zeros(1, np.uint8), dst_free_nbytes=free_nbytes)]
@@ -132,7 +132,7 @@ class WriteLink:
         num_blocks = 0
         while self._queue:
             job = self._queue[0][0]
-            if taken and (isinstance(job, DiscardJob) or type(job) is not type(taken[0][0])):
+            if taken and (isinstance(job, DiscardJob) or _is_written(job) != _is_written(taken[0][0])):
                 break
             num_blocks += len(job) if isinstance(job, CopyJob) else 0
             if taken and num_blocks > _WRITE_BLOCKS_MAX:
@@ -154,3 +154,8 @@ class WriteLink:
     def close(self) -> None:
         """Finish what is queued."""
         self._worker.close()
+
+
+def _is_written(job: Job) -> bool:
+    """Whether a job appends records, rather than syncing or discarding."""
+    return isinstance(job, CopyJob | TombstoneJob)

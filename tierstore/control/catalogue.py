@@ -1,0 +1,98 @@
+"""What is known of blocks: look-ups, and what goes from one run of the store to the next. Pure; part of the planner.
+
+Called by the engine under its lock, in slices. Moves nothing and pins nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.entry import State
+from tierstore.control.index import as_keys, identity_prefixes
+from tierstore.metrics import Metric
+from tierstore.types import Extents, Presence, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tierstore.control.mind import Mind
+    from tierstore.control.requests import Life
+    from tierstore.types import UInt8Array
+
+__all__ = ["Catalogue"]
+
+_USAGE_ENTRIES = 8192
+"""Entries that `usage` looks at in one lock hold."""
+
+
+class Catalogue:
+    """The directory as doors and starts see it.
+
+    Args:
+        mind: Shared with the stories.
+        lives: Every generation by its number; the planner's own mapping.
+    """
+
+    def __init__(self, mind: Mind, lives: Mapping[int, Life]) -> None:
+        self._mind = mind
+        self._lives = lives
+
+    def adopt_files(self, files: list[int]) -> None:
+        """Make chunk files of an earlier run known, oldest first, before any of their blocks."""
+        assert self._mind.ssd is not None, "files recovered without an SSD tier"
+        self._mind.ssd.adopt_files(files)
+
+    def adopt(self, number: int, hashes: UInt8Array, extents: Extents, usage: Usage | None = None) -> int:
+        """Make blocks that SSD holds from an earlier run known; returns how many there was room for.
+
+        Args:
+            number: The generation.
+            hashes: uint8[n, 32].
+            extents: Where they lie.
+            usage: How they were used, in the same order; None where nothing is known.
+        """
+        directory, ssd = self._mind.directory, self._mind.ssd
+        assert ssd is not None, "blocks recovered without an SSD tier"
+        keys = as_keys(hashes)
+        new = (directory.find(number, keys) < 0) & ssd.known(extents.file)
+        new[new.nonzero()[0][directory.room :]] = False
+        entries = directory.add(number, keys[new])
+        ssd.reserve(entries)
+        ssd.written(entries, extents.rows(new))
+        directory.last_use[entries] = 0 if usage is None else usage.last_use[new]
+        directory.hits[entries] = 0 if usage is None else usage.hits[new]
+        return len(entries)
+
+    def usage(self, start: int) -> tuple[Usage, int | None]:
+        """How blocks on SSD have been used, for some entries from `start` on, and where to go on."""
+        directory = self._mind.directory
+        entries = directory.held(start, start + _USAGE_ENTRIES)
+        entries = entries[directory.ssd.state[entries] == State.READY]
+        prefix = np.empty(len(entries), np.uint64)
+        generations = directory.index.generation[entries]
+        for number in dict.fromkeys(generations.tolist()):
+            own = generations == number
+            fingerprint = self._lives[number].generation.fingerprint
+            prefix[own] = identity_prefixes(fingerprint, directory.index.keys[entries[own]])
+        following = start + _USAGE_ENTRIES
+        usage = Usage(prefix, directory.last_use[entries], directory.hits[entries])
+        return usage, following if following < directory.high_water else None
+
+    def lookup(self, number: int, hashes: UInt8Array) -> list[Presence]:
+        """What is known of each block, given uint8[n, 32]."""
+        host, ssd = self._mind.states(self._mind.directory.find(number, as_keys(hashes)))
+        presence = np.full(len(hashes), Presence.MISS, np.uint8)
+        presence[host == State.FILLING] = Presence.PENDING
+        presence[(host == State.READY) | ((ssd == State.READY) & (host != State.FILLING))] = Presence.HIT
+        return [Presence(value) for value in presence.tolist()]
+
+    def leading(self, number: int, hashes: UInt8Array) -> int:
+        """Blocks from the first that are HIT without a hole, given uint8[n, 32] of one slice."""
+        host, ssd = self._mind.states(self._mind.directory.find(number, as_keys(hashes)))
+        hit = (host == State.READY) | ((ssd == State.READY) & (host != State.FILLING))
+        run = len(hit) if hit.all() else int(hit.argmin())
+        self._mind.metrics.add(Metric.LOOKUP_BLOCKS, len(hit))
+        self._mind.metrics.add(Metric.LOOKUP_HIT_BLOCKS, run)
+        return run

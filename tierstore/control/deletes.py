@@ -1,0 +1,80 @@
+"""How a delete goes: blocks are unknown at once, tombstones are written, one sync makes them last.
+
+Every hash asked for gets a tombstone where there is an SSD tier, known or not: a record may lie on disk of
+which the directory knows nothing (a write that was called failed, a block there was no entry for). A put
+that was planned before the delete loses to it, one planned after wins, whatever the links do first. Pure;
+called by the planner.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.jobs import JobRecord
+from tierstore.metrics import Metric
+from tierstore.types import Outcome, SyncJob, TombstoneJob
+
+if TYPE_CHECKING:
+    from tierstore.control.mind import Mind
+    from tierstore.control.requests import Request
+    from tierstore.control.upkeep import Upkeep
+    from tierstore.types import Int64Array, Plan
+
+__all__ = ["Deletes"]
+
+
+class Deletes:
+    """The story of a delete."""
+
+    verb = ""
+
+    def __init__(self, mind: Mind, upkeep: Upkeep) -> None:
+        self._mind = mind
+        self._upkeep = upkeep
+
+    def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
+        """Forget blocks [request.opened, hi) and plan their tombstones."""
+        mind, lo = self._mind, request.opened
+        positions = np.arange(lo, hi)
+        entries = mind.directory.find(request.life.number, request.keys[lo:hi])
+        found, known = np.unique(entries, return_index=True)
+        known = known[found >= 0]
+        self._upkeep.discard(request.life, entries[known])
+        mind.metrics.add(Metric.DELETED_BLOCKS, len(known))
+        request.outcomes[lo + known] = Outcome.OK
+        request.opened = hi
+        if mind.ssd is not None and len(positions):
+            job = TombstoneJob(mind.jobs.next_id(), request.life.generation, request.hashes[lo:hi])
+            mind.jobs.open(JobRecord(job, request, positions, waiters=[(request, positions)]))
+            request.awaiting += len(positions)
+            plan.jobs.append(job)
+        self._settle(request, plan)
+
+    def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
+        """Tombstones are written, or synced; where they are not, a start may find the blocks again."""
+        assert record.outcomes is not None
+        if isinstance(record.job, SyncJob):
+            if record.outcomes[0] != Outcome.OK:
+                request.outcomes[:] = record.outcomes[0]
+            self._mind.resolve(request, plan)
+            return
+        failed = record.outcomes != Outcome.OK
+        request.outcomes[positions[failed]] = record.outcomes[failed]
+        self._settle(request, plan)
+
+    def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
+        """Wait no longer; what is unknown stays so in this run, and what is under way is still written."""
+        request.outcomes[:] = outcome
+        request.stop = request.opened
+        self._mind.resolve(request, plan)
+
+    def _settle(self, request: Request, plan: Plan) -> None:
+        if request.done or not request.planned or request.awaiting > 0 or request.syncing:
+            return
+        if self._mind.ssd is None or not len(request):
+            self._mind.resolve(request, plan)
+            return
+        request.syncing = True
+        self._mind.sync_job(request, plan)
