@@ -36,15 +36,19 @@ class Flushes:
         self._waiting.append((request, jobs))
         self._sync_if_quiet(plan)
 
-    def ended(self, job_id: JobId, plan: Plan) -> None:
+    def ended(self, record: JobRecord, plan: Plan) -> None:
         """A job has ended; the write-backs that it led to, now in the plan, are waited for instead."""
         if not self._waiting:
             return
+        job_id = record.job.job_id
+        failed = record.outcomes is not None and bool((record.outcomes == Outcome.IO_ERROR).any())
         led_to = {job.job_id for job in plan.jobs if self._matters(job)}
-        for _request, jobs in self._waiting:
+        for request, jobs in self._waiting:
             if job_id in jobs:
                 jobs.remove(job_id)
                 jobs |= led_to
+                if failed:
+                    request.outcomes[:] = Outcome.IO_ERROR
         self._sync_if_quiet(plan)
 
     def _matters(self, job: object) -> bool:
@@ -55,15 +59,19 @@ class Flushes:
         self._waiting = [(request, jobs) for request, jobs in self._waiting if jobs and not request.done]
         for request in quiet:
             if self._mind.ssd is None:
-                request.outcomes[:] = Outcome.OK
-                self._mind.resolve(request, plan)
+                self._end(request, Outcome.OK, plan)
             else:
                 self._mind.sync_job(request, plan)
 
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
         """The sync has ended."""
         assert record.outcomes is not None
-        request.outcomes[:] = record.outcomes
+        self._end(request, Outcome(int(record.outcomes[0])), plan)
+
+    def _end(self, request: Request, outcome: Outcome, plan: Plan) -> None:
+        """Say how it ended, unless a copy that it waited for has failed."""
+        if request.outcomes[0] != Outcome.IO_ERROR:
+            request.outcomes[:] = outcome
         self._mind.resolve(request, plan)
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:

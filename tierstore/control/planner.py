@@ -203,7 +203,7 @@ class Planner:
                 mind.ssd.discarded(job.file, result.dst_free_nbytes)
         else:
             mind.wake(record, plan, now)
-        self._flushes.ended(result.job_id, plan)
+        self._flushes.ended(record, plan)
         self._prefetches.pump(plan, now)
         return self._closed(plan)
 
