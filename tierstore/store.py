@@ -113,7 +113,8 @@ class Store:
     def flush(self) -> Transfer:
         """Make everything put so far durable, write-backs included. Does not block.
 
-        The result has one outcome; where there is no SSD tier it is OK once every put has ended.
+        The result has one outcome: IO_ERROR where a write or the sync failed, else OK. Write-backs that were not
+        admitted or dropped for want of room do not count; where there is no SSD tier every put ends the wait.
         """
         return self.engine.start(lambda planner: planner.flush(), num_blocks=1, block_nbytes=0)
 

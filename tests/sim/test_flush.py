@@ -49,14 +49,14 @@ def test_flush_does_not_wait_for_gets_and_prefetches() -> None:
     assert flush.result(0).ok
 
 
-def test_a_write_that_fails_does_not_keep_a_flush_waiting() -> None:
+def test_a_flush_tells_of_a_write_that_failed() -> None:
     world = EngineWorld()
     world.put(BLOCKS)
     flush = world.flush()
     world.store.end()
     world.write.end(outcomes=Outcome.IO_ERROR)
     world.write.end()
-    assert flush.result(0).ok
+    assert flush.result(0).outcomes == [Outcome.IO_ERROR]
 
 
 def test_a_write_for_which_there_is_no_room_does_not_keep_a_flush_waiting() -> None:
