@@ -35,10 +35,14 @@ class Payloads(Protocol):
 
     @property
     def threads(self) -> int:
-        """How many may prepare one run together; 0 where the write worker does it by itself."""
+        """How many prepare one run together; 0 where the write worker does it by itself."""
+
+    @property
+    def lanes(self) -> int:
+        """How many neighbouring runs may be prepared or in use at the same time."""
 
     def cut(self, batch: Batch) -> list[Run]:
-        """Cut a batch into runs. Two neighbours may be in use at the same time, and one batch."""
+        """Cut a batch into runs. One batch is in use at a time."""
 
     def prepare(self, run: Run, rows: range) -> None:
         """Make some rows of a run ready, or end those that fail; blocks."""
@@ -51,6 +55,7 @@ class PlainSlots:
     """Blocks as they are in their slots: nothing is copied, one thread computes checksums."""
 
     threads = 1
+    lanes = 1 << 31  # nothing is held for a run
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -62,10 +67,10 @@ class PlainSlots:
     def prepare(self, run: Run, rows: range) -> None:
         """Compute checksums."""
         batch, slots, nbytes = run.batch, _slots(run.batch), run.batch.shape.nbytes
-        for row in rows:
-            batch.checksum[row] = crc32c(self._pool.payload(int(slots[row]), nbytes))
-            batch.nbytes[row] = nbytes
-            batch.ready[row] = True
+        own = slice(rows.start, rows.stop, rows.step)
+        batch.checksum[own] = [crc32c(self._pool.payload(slot, nbytes)) for slot in slots[own].tolist()]
+        batch.nbytes[own] = nbytes
+        batch.ready[own] = True
 
     def buffers(self, run: Run, rows: Int64Array, frame: Frame) -> list[memoryview]:
         """Header pages, slots and tail pages. Changes the padding of the slots."""
@@ -77,28 +82,32 @@ class PlainSlots:
 class EncodedSlots:
     """Blocks encoded into scratch, each followed by its checksum and zeros up to the end of the page.
 
+    One run is written from one scratch while the next is encoded into the other.
+
     Args:
         pool: Where the blocks lie.
         codec: What encodes them.
         threads: How many encode one run together.
     """
 
+    lanes = 2
+
     def __init__(self, pool: Pool, codec: Codec, threads: int) -> None:
         self._pool = pool
         self._codec = codec
-        self._lanes = (Scratch(), Scratch())
+        self._scratches = (Scratch(), Scratch())
         self.threads = threads
 
     def cut(self, batch: Batch) -> list[Run]:
-        """Runs of one length behind a short one, with work for every thread; by turns in two lanes of scratch."""
+        """Runs of one length behind a short one, with work for every thread; in the two scratches by turns."""
         longest = RecordShape(self._codec.max_encoded_nbytes(batch.shape.nbytes))
         body_nbytes = longest.pitch_nbytes - PAGE_NBYTES
         records = max(self.threads, run_records(longest))
-        lanes = []
-        for scratch in self._lanes:
+        bodies = []
+        for scratch in self._scratches:
             memory = scratch.take(min(records, len(batch)) * body_nbytes).data
-            lanes.append([memory[start : start + body_nbytes] for start in range(0, len(memory), body_nbytes)])
-        return [Run(batch, rows, lanes[turn % 2]) for turn, rows in enumerate(_equal_runs(len(batch), records))]
+            bodies.append([memory[start : start + body_nbytes] for start in range(0, len(memory), body_nbytes)])
+        return [Run(batch, rows, bodies[turn % 2]) for turn, rows in enumerate(_equal_runs(len(batch), records))]
 
     def prepare(self, run: Run, rows: range) -> None:
         """Encode."""
@@ -132,6 +141,7 @@ class OldRecords:
     """
 
     threads = 0
+    lanes = 1
 
     def __init__(self, codec: Codec, files: Mapping[int, ChunkFile]) -> None:
         self._fetcher = RecordFetcher(codec)

@@ -8,9 +8,7 @@ where a run goes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping
-from functools import partial
-from itertools import chain
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,35 +55,35 @@ class RecordWriter:
         self._clock = clock
         self._frame = Frame()
         threads = self._slots.threads
-        self._worker = Worker("ssd-encode", capacity=2 * threads, threads=threads)
+        self._worker = Worker("ssd-encode", capacity=threads, threads=threads)
         self.sequence_base = 0
 
     def runs(self, batch: Batch) -> Generator[Run]:
         """Cut a batch into runs, each yielded when it is ready to be appended; blocks until then.
 
-        The next two runs are prepared meanwhile, the first one here. To be iterated to its end or closed:
-        the threads read the slots until then.
+        The first is prepared here, the others meanwhile on the threads. To be iterated to its end or closed: the
+        threads read the slots until then.
         """
         batch.created_ns[:] = self._clock()
         source = self._source(batch)
         runs = source.cut(batch)
-        if not source.threads:
-            for run in runs:
-                source.prepare(run, run.rows)
-                yield run
-            return
-        ready: list[list[threading.Event]] = [[]]
+        ahead = [_Ahead(source, runs[1:], share) for share in range(source.threads if len(runs) > 1 else 0)]
+        for thread in ahead:
+            accepted = self._worker.submit(thread.work)
+            assert accepted, "one batch is written at a time, and none after close"
         try:
-            ready += [self._start(source, run) for run in runs[1:2]]
-            source.prepare(runs[0], runs[0].rows)
             for turn, run in enumerate(runs):
-                for event in ready[turn]:
-                    event.wait()
+                if turn and ahead:
+                    for thread in ahead:
+                        thread.ready.acquire()
+                else:
+                    source.prepare(run, run.rows)
                 yield run
-                ready += [self._start(source, later) for later in runs[turn + 2 : turn + 3]]
+                for thread in ahead:
+                    thread.room.release()
         finally:
-            for event in chain.from_iterable(ready):
-                event.wait()
+            for thread in ahead:
+                thread.stop()
 
     def append(self, run: Run, chunk: ChunkFile) -> None:
         """Append the rows of a run that are left, as many as the file has room for; blocks.
@@ -117,21 +115,6 @@ class RecordWriter:
     def _source(self, batch: Batch) -> Payloads:
         return self._old if isinstance(batch.src, Extents) else self._slots
 
-    def _start(self, source: Payloads, run: Run) -> list[threading.Event]:
-        """Let the threads prepare a run; the events say when each of them is done with it."""
-
-        def prepare(rows: range, done: threading.Event) -> None:
-            try:
-                source.prepare(run, rows)
-            finally:
-                done.set()
-
-        events = [threading.Event() for _ in range(source.threads)]
-        for share, event in enumerate(events):
-            accepted = self._worker.submit(partial(prepare, run.rows[share :: source.threads], event))
-            assert accepted, "one batch is written at a time, and none after close"
-        return events
-
     def _fill(self, headers: HeaderArray, batch: Batch, rows: Int64Array) -> None:
         """Say in the headers what the records hold."""
         headers["kind"] = KIND_BLOCK
@@ -145,3 +128,40 @@ class RecordWriter:
         headers["fingerprint"] = batch.fingerprints[rows]
         headers["block_hash"] = batch.hashes[rows]
         headers["parent_hash"] = batch.parents[rows]
+
+
+class _Ahead:
+    """One thread's share of the runs behind the first, prepared in order and no further ahead than there are lanes.
+
+    Attributes:
+        room: Counts runs that may be prepared.
+        ready: Counts runs that are.
+    """
+
+    def __init__(self, source: Payloads, runs: Sequence[Run], share: int) -> None:
+        self._source = source
+        self._runs = runs
+        self._share = share
+        self._stopping = False
+        self._ended = threading.Event()
+        self.room = threading.Semaphore(source.lanes - 1)
+        self.ready = threading.Semaphore(0)
+
+    def work(self) -> None:
+        """Prepare; on the thread."""
+        try:
+            for run in self._runs:
+                self.room.acquire()
+                if self._stopping:
+                    break
+                self._source.prepare(run, run.rows[self._share :: self._source.threads])
+                self.ready.release()
+        finally:
+            self.ready.release(len(self._runs))  # whatever has happened, nobody waits for more
+            self._ended.set()
+
+    def stop(self) -> None:
+        """Begin no other run; blocks until the one that has begun is ready."""
+        self._stopping = True
+        self.room.release()
+        self._ended.wait()
