@@ -92,7 +92,7 @@ class SsdRoom:
             ledger = self._files.setdefault(file, _Ledger())
             own = entries[files == file]
             if ledger.leaving:  # written before the file's discard was planned, answered after
-                self.discard(own)
+                self.forget(own)
                 continue
             ledger.batches.append(own)
             ledger.num_blocks += len(own)
@@ -134,6 +134,15 @@ class SsdRoom:
     def discard(self, entries: Int32Array) -> None:
         """Drop blocks in any state; their bytes stay until the file goes. The caller releases the entries."""
         self._directory.ssd.discard(entries[self._directory.ssd.state[entries] != State.GONE])
+
+    def forget(self, entries: Int32Array) -> None:
+        """Drop READY blocks that are not kept as their file goes. The caller releases the entries."""
+        directory = self._directory
+        self.count_read(entries[directory.ssd.pins[entries] > 0])  # a read that has begun is one
+        unread = np.count_nonzero(directory.flags[entries] & READ_BACK == 0)
+        self._metrics.add(Metric.SSD_WRITTEN_BLOCKS, int(unread), "wasted")
+        self._metrics.add(Metric.EVICTED_BLOCKS, len(entries), TierName.SSD)
+        self.discard(entries)
 
     def count_read(self, entries: Int32Array) -> None:
         """Count writes that a read has made worth their while."""
@@ -192,10 +201,7 @@ class SsdRoom:
         ledger.num_rewritten += len(hot)
         directory.flags[hot] |= REWRITING
         cold = np.setdiff1d(live, hot, assume_unique=True)
-        self._metrics.add(Metric.EVICTED_BLOCKS, len(cold), TierName.SSD)
-        unread = np.count_nonzero(directory.flags[cold] & READ_BACK == 0)
-        self._metrics.add(Metric.SSD_WRITTEN_BLOCKS, int(unread), "wasted")
-        self.discard(cold)
+        self.forget(cold)
         directory.release(cold)
         return hot
 

@@ -83,7 +83,7 @@ class Upkeep:
         mind.ssd.end_rewrite(entries, job.src_locations.file)
         if result.dst_locations is not None:
             mind.ssd.moved(entries[good], result.dst_locations.rows(good))
-        mind.ssd.discard(entries[there & ~good])
+        mind.ssd.forget(entries[there & ~good])
         if result.dst_free_nbytes is not None:
             mind.ssd.free_nbytes = result.dst_free_nbytes
         mind.metrics.add(Metric.SSD_REWRITTEN_BLOCKS, int(np.count_nonzero(good)))

@@ -11,6 +11,8 @@ _HOURS_HELD = 1.0
 class WriteBudget:
     """A bucket that fills evenly and holds an hour's worth, so that a quiet night pays for no flood.
 
+    A block larger than that is saved for, and nothing beyond it.
+
     Args:
         nbytes_per_day: What may be written; None for no bound.
     """
@@ -28,7 +30,7 @@ class WriteBudget:
         if self._filled_at is not None:
             self._nbytes += max(0.0, now - self._filled_at) * self._nbytes_per_second
         self._filled_at = now
-        self._nbytes = min(self._nbytes, self._nbytes_max)
+        self._nbytes = min(self._nbytes, max(self._nbytes_max, block_nbytes))
         taken = min(num_blocks, int(self._nbytes // block_nbytes))
         self._nbytes -= taken * block_nbytes
         return taken

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tierstore.control.requests import Request
     from tierstore.policy.base import AdmissionPolicy
     from tierstore.transfer.future import Transfer
-    from tierstore.types import Presence, UInt8Array
+    from tierstore.types import Presence, UInt8Array, Usage
 
 __all__ = ["EngineWorld", "chain"]
 
@@ -169,14 +169,14 @@ class EngineWorld:
         """What is known of each block."""
         return self.engine.presence(self.generations[layout].number, hashes)
 
-    def keep_on_ssd(self, hashes: UInt8Array, *, layout: int = 0) -> None:
-        """Make blocks known that an earlier run left on SSD."""
+    def keep_on_ssd(self, hashes: UInt8Array, *, layout: int = 0, usage: Usage | None = None) -> None:
+        """Make blocks known that an earlier run left on SSD, used as it says; where it is None, never."""
         generation = self.generations[layout]
         places = [self.bytes.place(generation, identity) for identity in identities(generation, hashes)]
         extents = as_extents([place for place in places if place is not None], generation.layout.block_nbytes)
         with self.engine.planning() as planner:
             planner.catalogue.adopt_files(sorted(set(extents.file.tolist())))
-        assert self.engine.adopt(generation.number, hashes, extents) == len(hashes)
+        assert self.engine.adopt(generation.number, hashes, extents, usage) == len(hashes)
 
     def keep_in_host(self, hashes: UInt8Array, *, layout: int = 0) -> None:
         """Put blocks and end all that this leads to, so that they are in the host pool and written where admitted."""

@@ -77,7 +77,8 @@ class SimBytes:
         rows = [row for row, outcome in enumerate(outcomes.tolist()) if outcome == Outcome.OK]
         if job.dst is TierName.SSD:
             extents = self._append(job, moved, outcomes)
-            return CopyResult(job.job_id, outcomes, extents, self.free_nbytes)
+            encoded_nbytes = int(extents.nbytes[outcomes == Outcome.OK].sum())
+            return CopyResult(job.job_id, outcomes, extents, self.free_nbytes, encoded_nbytes=encoded_nbytes)
         assert job.dst_locations is not None
         places = job.dst_locations.tolist()
         dst = self.slots if job.dst is TierName.HOST else self.rows.setdefault(job.request_id, {})
