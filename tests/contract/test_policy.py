@@ -12,7 +12,9 @@ from tierstore.testing.contracts.policy import (
     EvictionPolicyContract,
     NewAdmissionPolicy,
     NewEvictionPolicy,
+    pack,
 )
+from tierstore.types import TierName
 
 
 @pytest.fixture(scope="module", params=names("policies"))
@@ -33,4 +35,10 @@ class TestAdmissionPolicies(AdmissionPolicyContract): ...
 
 def test_the_built_in_policies_are_registered() -> None:
     assert "lru" in names("policies")
-    assert "always" in names("admissions")
+    assert {"always", "second-hit"} <= set(names("admissions"))
+
+
+@pytest.mark.parametrize(("name", "answers"), [("always", [True] * 4), ("second-hit", [False, True, True, True])])
+def test_a_built_in_admission_answers_by_its_name(name: str, answers: list[bool]) -> None:
+    policy = cast(NewAdmissionPolicy, load("admissions", name))()
+    assert policy.admit(pack(range(4)), pack([0, 1, 2, 0xFFFF]), TierName.SSD, 1 << 20) == answers
