@@ -115,7 +115,8 @@ class Gets:
         request.outcomes[positions] = outcomes
         request.ready[positions] = False
         mind.host.touch(slot_class, entries, now)
-        self._write_back.offer(request, self._only_in_host(positions, entries), plan, now)
+        if mind.ssd is not None:
+            self._write_back.offer(request, self._only_in_host(positions, entries), plan, now)
         mind.host.unpin(slot_class, entries)
         if np.count_nonzero(outcomes):
             self._stop_at(request, int(positions[outcomes != Outcome.OK].min()))

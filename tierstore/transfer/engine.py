@@ -178,15 +178,15 @@ class Engine:
                 self._ids[transfer] = request.request_id
                 if memory is not None:
                     self._memory[request.request_id] = memory
+                plan = self._planner.step(request, self._clock())
         if request is None:
             transfer.resolve(0, np.full(num_blocks, Outcome.REJECTED, np.uint8))
             return transfer
-        while True:
+        self._run(plan)
+        while not request.planned:
             with self._lock:
                 plan = self._planner.step(request, self._clock())
             self._run(plan)
-            if request.planned:
-                break
         if deadline < math.inf and not transfer.done():
             self._timer.arm(deadline)
         return transfer
