@@ -1,8 +1,9 @@
-"""A store whose n-th disk call fails, for every n: no wrong byte, no hang, no durable block lost."""
+"""A store whose n-th disk call fails, for every n: no wrong byte, no hang, no durable block lost to a power loss."""
 
 from __future__ import annotations
 
 import errno
+from random import Random
 
 import pytest
 
@@ -175,10 +176,11 @@ def test_a_disk_that_fails_from_some_call_on_loses_nothing_durable(code: int) ->
 
 
 def live(disk: SimDisk) -> None:
-    """One life over a disk that fails, the next over the same disk healed."""
+    """One life over a disk that fails and then loses power, the next over the same disk healed."""
     life = Life(disk)
     with quiet():
         life.run()
+    disk.crash(Random(disk.calls))
     life.verify_after_restart()
 
 

@@ -149,6 +149,8 @@ class StoreHistory(RuleBasedStateMachine):
     def settle(self) -> None:
         """What the run that has ended leaves to the next one."""
         assert num_pins(self.store) == 0
+        with self.store.engine.planning() as planner:
+            assert planner.directory.num_entries <= len(self.possible), "blocks that no verb can find are still held"
         self.forget_reclaimed()
         self.possible |= self.deleted
         self.deleted.clear()
