@@ -17,6 +17,7 @@ import pytest
 from tierstore.control import host_room, planner, ssd_room, upkeep
 from tierstore.control.mind import Limits
 from tierstore.metrics import Metric
+from tierstore.policy.admission import AdmitAlways, AdmitSecondHit
 from tierstore.testing.engine_world import EngineWorld, chain
 from tierstore.testing.sim_link import SimLink
 from tierstore.transfer import engine
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 
 SEEDS = range(14)
 STEPS = 400
-CHAINS = 6
+CHAINS = 7
 CHAIN_BLOCKS = 14
+WRITE_NBYTES_PER_DAY = 24 * 150 * PAGE_NBYTES
+"""Worlds live a minute: they may write what an hour is worth, enough to reclaim files and less than they would."""
 
 
 class RandomWorld:
@@ -55,11 +58,13 @@ class RandomWorld:
                 write_inflight_nbytes_max=20 * PAGE_NBYTES,
                 prefetch_inflight_nbytes_max=6 * PAGE_NBYTES,
                 cold_seconds=1.0,
+                write_nbytes_per_day=WRITE_NBYTES_PER_DAY if seed % 4 < 2 else None,
             ),
             ssd=ssd,
-            file_blocks=16,
-            ssd_nbytes=200 * PAGE_NBYTES,
+            file_blocks=8,
+            ssd_nbytes=110 * PAGE_NBYTES,
             reclaim_below_nbytes=40 * PAGE_NBYTES,
+            admission=AdmitSecondHit() if seed % 2 else AdmitAlways(),
             on_taken=self.meanwhile,
         )
         self.chains = [chain(f"chain {number}", CHAIN_BLOCKS) for number in range(CHAINS)]
@@ -109,7 +114,7 @@ class RandomWorld:
 
     def delete(self) -> None:
         hashes, layout, _within = self.draw()
-        self.world.delete(hashes, layout=layout)
+        self.transfers.append(self.world.start_delete(hashes, layout=layout))
         assert set(self.world.presence(hashes, layout=layout)) <= {Presence.MISS}
 
     def clear(self) -> None:
@@ -150,6 +155,8 @@ class RandomWorld:
         failures = [Outcome.IO_ERROR]
         if isinstance(job, CopyJob) and job.src is TierName.SSD:
             failures.append(Outcome.CORRUPT)
+        if job.dst is TierName.SSD:
+            failures.append(Outcome.REJECTED)
         count = len(job) if isinstance(job, CopyJob | TombstoneJob) else 1
         fails = [self.random.random() < 0.07 for _ in range(count)]
         link.end(job, [self.random.choice(failures) if failed else Outcome.OK for failed in fails])
@@ -190,9 +197,16 @@ def test_random_worlds_meet_what_they_are_for() -> None:
     for tier in (TierName.HOST, TierName.SSD):
         assert total(Metric.EVICTED_BLOCKS, tier) > 20
         assert total(Metric.HIT_BLOCKS, tier) > 20
-    for link in ("load", "store", "ssd-read", "ssd-write"):
+    for link in ("load", "store", "ssd-read", "ssd-write", "ssd-rewrite"):
         assert total(Metric.LINK_BLOCKS, link, Outcome.OK) > 50
         assert total(Metric.LINK_BLOCKS, link, Outcome.IO_ERROR) > 0
+    for outcome in (Outcome.CORRUPT, Outcome.REJECTED):
+        assert total(Metric.LINK_BLOCKS, "ssd-rewrite", outcome) > 0
+    for reason in ("not_admitted", "write_budget", "write_refused", "write_queue_full"):
+        assert total(Metric.NOT_STORED_BLOCKS, reason) > 10
+    for fate in ("useful", "wasted"):
+        assert total(Metric.SSD_WRITTEN_BLOCKS, fate) > 20
+    assert total(Metric.DELETED_BLOCKS) > 10
     assert total(Metric.RECLAIMED_FILES) > 2
     ended = {outcome for world in worlds for transfer in world.transfers for outcome in transfer.result(0).outcomes}
     assert ended == set(Outcome)
