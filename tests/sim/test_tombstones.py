@@ -131,6 +131,24 @@ def test_a_delete_in_slices_has_a_tombstone_a_slice_and_one_sync(monkeypatch: py
     world.check_idle()
 
 
+def test_a_delete_whose_tombstones_are_written_before_its_next_slice_syncs_after_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def write_at_once() -> None:
+        for job in [job for job in world.write.jobs if isinstance(job, TombstoneJob)]:
+            world.write.end(job)
+
+    for module in (planner, engine):
+        monkeypatch.setattr(module, "SLICE_BLOCKS", 2)
+    world = EngineWorld(on_taken=write_at_once)
+    deletion = world.start_delete(BLOCKS)
+    assert [type(job) for job in world.write.jobs] == [SyncJob]
+    assert world.write.num_ended == 3
+    world.write.end()
+    assert deletion.result(0).outcomes == [MISS] * 6
+    world.check_idle()
+
+
 def test_two_deletes_of_one_block_each_write_a_tombstone_and_one_of_them_counts_it() -> None:
     world = EngineWorld()
     world.keep_in_host(BLOCKS[:1])
