@@ -30,6 +30,7 @@ class JobRecord:
         positions: int64[n]; the job's blocks as positions in the request.
         waiters: Requests that go on when it ends, each with its positions among the job's blocks.
         outcomes: uint8[n] of `Outcome`, in the job's order; None while it runs.
+        retry: Blocks of a write that found no room may find some once the file that is leaving has gone.
     """
 
     job: Job
@@ -37,6 +38,7 @@ class JobRecord:
     positions: Int64Array | None = None
     waiters: list[tuple[Request, Int64Array]] = field(default_factory=list)
     outcomes: UInt8Array | None = None
+    retry: bool = False
 
     def losses(self, entries: Int32Array) -> UInt8Array:
         """Why some of its blocks, named by entry, are not there: CANCELLED for one that was deleted meanwhile."""

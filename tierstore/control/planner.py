@@ -201,7 +201,11 @@ class Planner:
                 mind.ssd.kept(job.file)
             else:
                 mind.ssd.discarded(job.file, result.dst_free_nbytes)
+            for request in self._write_back.unpark(plan, now):
+                self._puts.resume(request, plan)
         else:
+            if mind.ssd is not None and result.dst_free_nbytes is not None:
+                mind.ssd.free_nbytes = result.dst_free_nbytes
             mind.wake(record, plan, now)
         self._flushes.ended(record, plan)
         self._prefetches.pump(plan, now)

@@ -135,8 +135,24 @@ class Puts:
         lost = positions[~there]
         if len(lost):
             request.outcomes[lost] = record.losses(request.entries[lost])
+            if record.retry and request.durable:
+                self._retry(request, lost)
         if request.durable and job.dst is TierName.HOST:
             self._write_back.offer(request, positions[there], plan, now)
+        self._settle(request, plan)
+
+    def _retry(self, request: Request, lost: Int64Array) -> None:
+        """A full SSD makes room for a durable put: what found none waits for the file that is leaving."""
+        entries = request.entries[lost]
+        directory = self._mind.directory
+        here = (directory.host.state[entries] == State.READY) & (directory.ssd.state[entries] == State.ABSENT)
+        refused = lost[here & (request.outcomes[lost] == Outcome.REJECTED)]
+        if len(refused):
+            request.outcomes[refused] = Outcome.OK
+            self._write_back.park(request, refused)
+
+    def resume(self, request: Request, plan: Plan) -> None:
+        """Blocks that were parked have been offered again."""
         self._settle(request, plan)
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:

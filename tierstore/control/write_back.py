@@ -31,6 +31,7 @@ class WriteBack:
         self._mind = mind
         self._admission = admission
         self._budget = WriteBudget(mind.limits.write_nbytes_per_day)
+        self._parked: list[tuple[Request, Int64Array]] = []
 
     def offer(self, request: Request, positions: Int64Array, plan: Plan, now: float) -> None:
         """Write READY blocks back where SSD does not hold them and wants them; a durable put waits for it.
@@ -86,9 +87,33 @@ class WriteBack:
             ssd.drop_write(entries[gone])
         if result.dst_free_nbytes is not None:
             ssd.free_nbytes = result.dst_free_nbytes
+            record.retry = ssd.reclaiming
         mind.count_written(result, "first")
         mind.write_inflight_nbytes -= len(entries) * request.life.block_nbytes
         mind.not_stored("write_refused", int(np.count_nonzero(outcomes == Outcome.REJECTED)))
         mind.host.unpin(request.life.slot_class, entries)
         mind.wake(record, plan, now)
         mind.directory.release(entries)
+
+    def park(self, request: Request, positions: Int64Array) -> None:
+        """Keep blocks of a durable put that found no room, in host memory, until the file that is leaving has gone."""
+        self._mind.host.pin(request.life.slot_class, request.entries[positions])
+        request.awaiting += len(positions)
+        self._parked.append((request, positions))
+
+    def unpark(self, plan: Plan, now: float) -> list[Request]:
+        """A file has gone, or could not: offer what waited for its room again; returns the puts that go on."""
+        parked, self._parked = self._parked, []
+        resumed: list[Request] = []
+        for request, positions in parked:
+            entries = request.entries[positions]
+            there = self._mind.directory.host.state[entries] == State.READY
+            self._mind.host.unpin(request.life.slot_class, entries)
+            self._mind.directory.release(entries[~there])
+            if request.done or not request.durable:
+                continue
+            request.awaiting -= len(positions)
+            request.outcomes[positions[~there]] = Outcome.CANCELLED
+            self.offer(request, positions[there], plan, now)
+            resumed.append(request)
+        return resumed
