@@ -224,6 +224,14 @@ def test_files_are_discarded_one_by_one_in_their_turn(tier: GatedTier, answers: 
     assert [result.dst_free_nbytes for result in answers.results] == [99, 99, 77, 77, 99]
 
 
+def test_a_sync_behind_a_discard_is_a_call_of_its_own(tier: GatedTier, answers: Answers) -> None:
+    with busy_writes(tier, answers) as link:
+        link.submit(DiscardJob(JobId(1), 8), answers)
+        link.submit(SyncJob(JobId(2)), answers)
+    assert tier.calls[1:] == [("discard", [8]), ("sync", [])]
+    assert answers.job_ids == [0, 1, 2]
+
+
 def test_a_call_writes_a_bounded_number_of_blocks(
     tier: GatedTier, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,7 +132,7 @@ class WriteLink:
         num_blocks = 0
         while self._queue:
             job = self._queue[0][0]
-            if taken and (isinstance(job, DiscardJob) or _is_written(job) != _is_written(taken[0][0])):
+            if taken and (_is_alone(job) or _is_alone(taken[0][0]) or _is_written(job) != _is_written(taken[0][0])):
                 break
             num_blocks += len(job) if isinstance(job, CopyJob) else 0
             if taken and num_blocks > _WRITE_BLOCKS_MAX:
@@ -154,6 +154,11 @@ class WriteLink:
     def close(self) -> None:
         """Finish what is queued."""
         self._worker.close()
+
+
+def _is_alone(job: Job) -> bool:
+    """Whether no neighbour can be served together with a job."""
+    return isinstance(job, DiscardJob)
 
 
 def _is_written(job: Job) -> bool:
