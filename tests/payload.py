@@ -99,7 +99,7 @@ def get(handle: NamespaceHandle, hashes: Sequence[bytes], expected: UInt8Array) 
 def chunk_nbytes(folder: Path) -> int:
     """Bytes that the chunk files of a folder take; one that is given back meanwhile takes none."""
     nbytes = 0
-    for path in folder.glob("arrays/*/open-*"):
+    for path in folder.glob("arrays/*/[co]*"):
         with suppress(FileNotFoundError):
             nbytes += path.stat().st_blocks * 512
     return nbytes

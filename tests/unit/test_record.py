@@ -17,7 +17,8 @@ from tierstore.layout import KVLayout
 from tierstore.testing.block_user import BlockUser
 from tierstore.testing.sim_disk import SimDisk
 from tierstore.tiers.batch import Batch
-from tierstore.tiers.chunkfile import ChunkFile, ChunkName, footer_nbytes, slots_per_file
+from tierstore.tiers.chunkfile import ChunkFile, ChunkName, slots_per_file
+from tierstore.tiers.footer import footer_nbytes
 from tierstore.tiers.frame import FRAME_RECORDS, Frame, Pool, aligned_buffer, run_records
 from tierstore.tiers.record import HEADER, HEADER_NBYTES, KIND_BLOCK, RecordShape, finish_headers, valid_headers
 from tierstore.tiers.writing import RecordWriter
@@ -93,8 +94,8 @@ def test_the_parts_of_a_record_fill_it(nbytes: int) -> None:
 def test_a_file_has_room_for_its_slots_and_its_footer_and_no_more(nbytes: int, file_pages: int) -> None:
     file_nbytes, shape = file_pages * PAGE_NBYTES, RecordShape(nbytes)
     slots = slots_per_file(file_nbytes, shape)
-    assert slots == 0 or slots * shape.pitch_nbytes + footer_nbytes(slots) <= file_nbytes
-    assert (slots + 1) * shape.pitch_nbytes + footer_nbytes(slots + 1) > file_nbytes
+    assert slots == 0 or slots * shape.pitch_nbytes + footer_nbytes(slots, slots) <= file_nbytes
+    assert (slots + 1) * shape.pitch_nbytes + footer_nbytes(slots + 1, slots + 1) > file_nbytes
 
 
 def test_any_flipped_bit_in_the_used_part_spoils_a_header() -> None:
@@ -135,10 +136,23 @@ def test_checksums_are_collected_where_they_were_placed(nbytes: int, checksums: 
 def test_a_file_name_comes_back_from_its_path() -> None:
     name = ChunkName.new("array", 65_535)
     assert ChunkName.parse("array", name.path.rpartition("/")[2]) == name
+    sealed = name.sealed(axes=6)
+    assert sealed.path == "arrays/array/c.65535.0.0.0.0.0"
+    assert ChunkName.parse("array", "c.65535.0.0.0.0.0") == replace(sealed, file_uuid=bytes(16))
 
 
 @pytest.mark.parametrize(
-    "name", ["open-01-" + "0" * 32, "open-1-" + "0" * 31, "open-1-" + "G" * 32, "c.0.0", "zarr.json"]
+    "name",
+    [
+        "open-01-" + "0" * 32,
+        "open-1-" + "0" * 31,
+        "open-1-" + "G" * 32,
+        "c.0",
+        "c.01.0",
+        "c.0.1",
+        "c.0.0.new",
+        "zarr.json",
+    ],
 )
 def test_any_other_name_is_no_chunk_file(name: str) -> None:
     assert ChunkName.parse("array", name) is None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Protocol, TypeAlias, runtime_checkable
 
-__all__ = ["Codec", "RawCodec"]
+__all__ = ["Codec", "RawCodec", "ZarrCodec"]
+
+ZarrCodec: TypeAlias = Mapping[str, object]
+"""One codec as Zarr v3 metadata writes it: ``name`` and ``configuration``."""
 
 
 @runtime_checkable
@@ -28,6 +32,9 @@ class Codec(Protocol):
     def decode(self, src: memoryview, dst: memoryview, *, item_nbytes: int) -> None:
         """Decode `src` into `dst`, filling it exactly. Raises ValueError where it cannot."""
 
+    def zarr_codecs(self, item_nbytes: int) -> list[ZarrCodec]:
+        """What decodes the bytes in a Zarr reader: bytes-to-bytes codecs, in the order of encoding."""
+
 
 class RawCodec:
     """The bytes as they are. The data path recognises it and moves blocks without a copy."""
@@ -49,3 +56,7 @@ class RawCodec:
         if len(src) != len(dst):
             raise ValueError(f"a raw block of {len(src)} bytes cannot fill {len(dst)}")
         dst[:] = src
+
+    def zarr_codecs(self, item_nbytes: int) -> list[ZarrCodec]:
+        """None."""
+        return []

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numcodecs.lz4 import compress, decompress
 
+from tierstore.codec.base import ZarrCodec
+
 __all__ = ["Lz4Codec"]
 
 _PREFIX_NBYTES = 4
@@ -65,6 +67,13 @@ class Lz4Codec:
                 decompress(src, dst)
         except RuntimeError as error:
             raise ValueError(f"{len(src)} bytes are a damaged LZ4 block: {error}") from error
+
+    def zarr_codecs(self, item_nbytes: int) -> list[ZarrCodec]:
+        """Those of numcodecs."""
+        return [
+            {"name": "numcodecs.shuffle", "configuration": {"elementsize": item_nbytes}},
+            {"name": "numcodecs.lz4", "configuration": {"acceleration": 1}},
+        ]
 
 
 def _check_items(block: memoryview, item_nbytes: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from tierstore.disk.base import Disk
+from tierstore.disk.base import Disk, Entry
 from tierstore.keys import Namespace
 from tierstore.layout import KVLayout
 from tierstore.testing.block_user import BlockUser
@@ -16,6 +16,7 @@ from tierstore.testing.sim_disk import SimDisk
 from tierstore.tiers.frame import aligned_buffer
 from tierstore.tiers.manifest import Manifest
 from tierstore.tiers.ssd import SsdTier
+from tierstore.tiers.zarr_metadata import ZARR_NAME
 from tierstore.types import Generation
 
 if TYPE_CHECKING:
@@ -103,6 +104,10 @@ class SsdWorld:
         """Path and length of every chunk file."""
         found: dict[str, int] = {}
         for array in self.disk.look("arrays").entries:
-            folder = f"arrays/{array.name}"
-            found |= {f"{folder}/{entry.name}": entry.nbytes for entry in self.disk.look(folder).entries}
+            entries = self.disk.look(f"arrays/{array.name}").entries if array.is_folder else ()
+            found |= {f"arrays/{array.name}/{entry.name}": entry.nbytes for entry in entries if _is_chunk_file(entry)}
         return found
+
+
+def _is_chunk_file(entry: Entry) -> bool:
+    return not entry.name.startswith(ZARR_NAME)

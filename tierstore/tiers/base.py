@@ -6,14 +6,17 @@ one write worker. Bytes move between the tier and host-pool slots; the tier got 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from tierstore.types import CopyJob, CopyResult, Extents, Outcome, TombstoneJob, UInt8Array
 
-__all__ = ["Recovered", "Tier"]
+__all__ = ["Progress", "Recovered", "Tier"]
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told how many bytes are done with, of how many; from any thread, but from one at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +59,8 @@ class Tier(Protocol):
     def discard(self, file: int) -> int:
         """Give a whole chunk file back, durably; returns the bytes the tier can now take."""
 
-    def recover(self) -> Iterator[Recovered]:
-        """Blocks found from an earlier run, oldest record first; the highest sequence of one identity wins."""
+    def recover(self, progress: Progress | None = None) -> Iterator[Recovered]:
+        """Blocks found from an earlier run, oldest file first; the highest sequence of one identity wins."""
 
     def close(self) -> None:
         """Sync and let go of every file."""

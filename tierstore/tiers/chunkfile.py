@@ -1,7 +1,7 @@
-"""One chunk file: a preallocated file of one array to which records are only ever appended.
+"""One chunk file: a preallocated file of one array to which records are appended until it is sealed.
 
-Owned by the SSD tier: its one write worker appends and syncs, read workers read what has been appended.
-Knows its name, its identity, its marks and how much still fits; it does not know what the records say.
+Owned by the SSD tier: its one write worker appends, syncs and seals, read workers read what has been appended.
+Knows its name, its marks, how much still fits, and the keys of its records until they are in its footer.
 """
 
 from __future__ import annotations
@@ -9,51 +9,53 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tierstore.disk.base import File
-from tierstore.tiers.record import CHECKSUM_NBYTES, HEADER_NBYTES, RecordShape, pages_of
+from tierstore.tiers.footer import SLOT_NBYTES, Keys, footer_nbytes, keys_of, pack_footer
+from tierstore.tiers.record import KEY, KIND_BLOCK, KIND_TOMBSTONE, RecordShape, record_pages
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
+    from tierstore.tiers.footer import KeyArray
     from tierstore.tiers.record import HeaderArray
+    from tierstore.types import UInt32Array
 
-__all__ = ["ChunkFile", "ChunkName", "footer_nbytes", "slots_per_file"]
-
-_INDEX_ENTRY_NBYTES = 16
-"""A Zarr shard index holds offset and length of each inner chunk, 8 bytes each."""
+__all__ = ["NO_SEQUENCE", "ChunkFile", "ChunkName", "slots_per_file"]
 
 _OPEN_NAME = re.compile(r"open-(0|[1-9][0-9]{0,4})-([0-9a-f]{32})")
+_SEALED_NAME = re.compile(r"c\.(0|[1-9][0-9]{0,4})((?:\.0)+)")
 
-
-def footer_nbytes(slots: int, tombstones: int = 0) -> int:
-    """Bytes at a file's end kept free for sealing: a copy of each header, and the Zarr index."""
-    nbytes = (slots + tombstones) * HEADER_NBYTES + slots * _INDEX_ENTRY_NBYTES + HEADER_NBYTES + CHECKSUM_NBYTES
-    return pages_of(nbytes) * PAGE_NBYTES
+NO_SEQUENCE = 0xFFFF_FFFF_FFFF_FFFF
+"""Above that of every record."""
 
 
 def slots_per_file(file_nbytes: int, shape: RecordShape) -> int:
     """How many records of one shape a file holds beside its footer."""
-    slots = file_nbytes // (shape.pitch_nbytes + HEADER_NBYTES + _INDEX_ENTRY_NBYTES)
-    while slots and slots * shape.pitch_nbytes + footer_nbytes(slots) > file_nbytes:
+    slots = file_nbytes // (shape.pitch_nbytes + SLOT_NBYTES)
+    while slots and slots * shape.pitch_nbytes + footer_nbytes(slots, slots) > file_nbytes:
         slots -= 1
     return slots
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkName:
-    """The name of an open chunk file.
+    """The name of a chunk file.
 
     Attributes:
         array: Folder under ``arrays``: ``<layout fingerprint>-<codec>``.
         number: Position of the file in the Zarr array, from 0.
-        file_uuid: 16 bytes; also in every record's header.
+        file_uuid: 16 bytes; also in every record's header. In the name of an open file alone.
+        axes: Axes of the array once it is sealed; 0 while it is open.
     """
 
     array: str
     number: int
     file_uuid: bytes
+    axes: int = 0
 
     @classmethod
     def new(cls, array: str, number: int) -> ChunkName:
@@ -62,14 +64,28 @@ class ChunkName:
 
     @classmethod
     def parse(cls, array: str, name: str) -> ChunkName | None:
-        """Read a file's name back; None for any other name."""
-        match = _OPEN_NAME.fullmatch(name)
-        return cls(array, int(match[1]), bytes.fromhex(match[2])) if match else None
+        """Read a file's name back; None for any other name. A sealed one's uuid is zeros until it is known."""
+        if match := _OPEN_NAME.fullmatch(name):
+            return cls(array, int(match[1]), bytes.fromhex(match[2]))
+        if match := _SEALED_NAME.fullmatch(name):
+            return cls(array, int(match[1]), bytes(16), axes=1 + match[2].count("."))
+        return None
+
+    @property
+    def codec(self) -> str:
+        """Name of the codec of every block."""
+        return self.array.partition("-")[2]
 
     @property
     def path(self) -> str:
         """Relative to the disk's root."""
+        if self.axes:
+            return f"arrays/{self.array}/c.{self.number}{'.0' * (self.axes - 1)}"
         return f"arrays/{self.array}/open-{self.number}-{self.file_uuid.hex()}"
+
+    def sealed(self, axes: int) -> ChunkName:
+        """What the file is called once it is sealed."""
+        return replace(self, axes=axes)
 
 
 class ChunkFile:
@@ -77,26 +93,37 @@ class ChunkFile:
 
     Attributes:
         file_id: The tier's own number for it, as in extents; never reused in one run.
-        name: What it is called.
+        names: What it is called: one name, or two where a rename failed and either may hold.
         file: The disk's handle; reads go to it directly.
         nbytes: Its preallocated length.
         slots: How many blocks it may hold: the inner chunks of the Zarr shard that it becomes.
         end_nbytes: Where the next record goes.
-        next_slot: The slot of the next record.
+        next_slot: The slot of the next block.
+        oldest_sequence: The lowest of its blocks.
+        tombstone_pages: Where its tombstones lie, in `PAGE_NBYTES`.
         appendable: Whether records may be appended: not before `begin`, and not after a failure.
-        dirty: Whether records were appended since the last sync.
+        dirty: Whether anything was written since the last sync.
     """
 
     def __init__(self, file_id: int, name: ChunkName, file: File, *, nbytes: int, slots: int = 0) -> None:
         self.file_id = file_id
-        self.name = name
+        self.names: tuple[ChunkName, ...] = (name,)
         self.file = file
         self.nbytes = nbytes
         self.slots = slots
         self.end_nbytes = 0
         self.next_slot = 0
+        self.oldest_sequence = NO_SEQUENCE
+        self.tombstone_pages: list[int] = []
         self.appendable = False
         self.dirty = False
+        self._rows = bytearray()
+        self._pages = bytearray()
+
+    @property
+    def name(self) -> ChunkName:
+        """What it is called as far as is known."""
+        return self.names[0]
 
     def begin(self, *, end_nbytes: int = 0, next_slot: int = 0) -> None:
         """Open it for appending: from its start, or behind the last valid record of an earlier run."""
@@ -105,7 +132,8 @@ class ChunkFile:
     @property
     def room_nbytes(self) -> int:
         """Bytes that records, header pages among them, may still take; 0 where nothing may be appended."""
-        return max(0, self.nbytes - footer_nbytes(self.slots) - self.end_nbytes) if self.appendable else 0
+        kept = footer_nbytes(self.slots, self.slots + len(self.tombstone_pages))
+        return max(0, self.nbytes - kept - self.end_nbytes) if self.appendable else 0
 
     @property
     def room_slots(self) -> int:
@@ -113,8 +141,13 @@ class ChunkFile:
         return max(0, self.slots - self.next_slot) if self.appendable else 0
 
     def room(self, shape: RecordShape) -> int:
-        """How many records of one shape still fit; 0 where nothing may be appended."""
+        """How many blocks of one shape still fit; 0 where nothing may be appended."""
         return min(self.room_slots, self.room_nbytes // shape.pitch_nbytes)
+
+    @property
+    def room_tombstones(self) -> int:
+        """How many tombstones still fit: two pages each, and at most one in the footer."""
+        return self.room_nbytes // (3 * PAGE_NBYTES)
 
     def append(self, buffers: Sequence[memoryview], *, headers: HeaderArray, nbytes: int) -> None:
         """Write whole records behind the last; blocks. Raises DiskError, after which nothing may be appended.
@@ -125,15 +158,52 @@ class ChunkFile:
             nbytes: Of all buffers.
         """
         assert self.appendable, f"{self.name.path} is closed for writing"
+        ends = np.cumsum(record_pages(headers["encoded_nbytes"]))
+        assert int(ends[-1]) * PAGE_NBYTES == nbytes, f"{nbytes} bytes are not the {ends[-1]} pages of the records"
         self.appendable = False
         self.file.write_from(buffers, self.end_nbytes)
         self.appendable = True
+        self.dirty = True
+        pages = (self.end_nbytes // PAGE_NBYTES + ends - record_pages(headers["encoded_nbytes"])).astype(np.uint32)
         self.end_nbytes += nbytes
-        self.next_slot += len(headers)
+        self.next_slot += int(np.count_nonzero(headers["kind"] == KIND_BLOCK))
+        self._rows += keys_of(headers).tobytes()
+        self._pages += pages.tobytes()
+        self._mark(headers, pages)
+
+    def know(self, keys: Keys) -> None:
+        """Take what was found in a file of an earlier run, before `begin` or instead of it."""
+        self.names = (replace(self.name, file_uuid=keys.file_uuid),)
+        self._mark(keys.rows, keys.pages)
+
+    def resume(self, keys: Keys, *, slots: int) -> None:
+        """Continue a file of an earlier run, which `know` was told of, behind its last record."""
+        self._rows, self._pages = bytearray(keys.rows.tobytes()), bytearray(keys.pages.tobytes())
+        self.slots = slots
+        blocks = keys.rows["slot"][keys.rows["kind"] == KIND_BLOCK]
+        ends = keys.pages + record_pages(keys.rows["encoded_nbytes"])
+        self.begin(
+            end_nbytes=int(ends[-1]) * PAGE_NBYTES if len(ends) else 0,
+            next_slot=int(blocks.max()) + 1 if len(blocks) else 0,
+        )
         self.dirty = True
 
+    def write_footer(self) -> None:
+        """Write the footer; blocks. Nothing may be appended any more. Raises DiskError: the records are as before."""
+        self.appendable = False
+        rows, pages = np.frombuffer(self._rows, dtype=KEY), np.frombuffer(self._pages, dtype=np.uint32)
+        footer = pack_footer(Keys(rows, pages, self.name.file_uuid), slots=self.slots)
+        start = self.nbytes - len(footer)
+        assert self.end_nbytes <= start, f"the footer of {self.name.path} would lie on its records"
+        self.dirty = True
+        self.file.write_from([footer.data], start)
+
+    def forget_keys(self) -> None:
+        """Let go of what the footer now holds."""
+        self._rows, self._pages = bytearray(), bytearray()
+
     def sync(self) -> None:
-        """Make what was appended durable; blocks. Raises DiskError, after which nothing may be appended.
+        """Make what was written durable; blocks. Raises DiskError, after which nothing may be appended.
 
         A failed sync is never retried: the records since the last good one may be lost, and stay readable
         until then.
@@ -142,3 +212,9 @@ class ChunkFile:
             appendable, self.appendable, self.dirty = self.appendable, False, False
             self.file.sync()
             self.appendable = appendable
+
+    def _mark(self, rows: KeyArray | HeaderArray, pages: UInt32Array) -> None:
+        blocks = rows["sequence"][rows["kind"] == KIND_BLOCK]
+        if len(blocks):
+            self.oldest_sequence = min(self.oldest_sequence, int(blocks.min()))
+        self.tombstone_pages += pages[rows["kind"] == KIND_TOMBSTONE].tolist()

@@ -20,12 +20,12 @@ from tierstore.codec.base import Codec
 from tierstore.errors import DiskError
 from tierstore.tiers.chunkfile import ChunkFile
 from tierstore.tiers.frame import FRAME_RECORDS, RUN_NBYTES, Scratch
-from tierstore.tiers.record import CHECKSUM_NBYTES, HEADER, KIND_BLOCK, valid_headers
+from tierstore.tiers.record import CHECKSUM_NBYTES, HEADER, KIND_BLOCK, record_pages, valid_headers
 from tierstore.types import PAGE_NBYTES, Extents, Outcome
 
 if TYPE_CHECKING:
     from tierstore.tiers.record import BoolArray, HeaderArray
-    from tierstore.types import Int64Array, UInt8Array, UInt32Array
+    from tierstore.types import Int64Array, UInt8Array
 
 __all__ = ["Fetched", "RecordFetcher", "Wanted", "cut_runs", "read_records", "record_pages", "verify_headers"]
 
@@ -109,12 +109,6 @@ class RecordFetcher:
 def outcomes_of(filled: BoolArray, intact: BoolArray) -> UInt8Array:
     """OK, CORRUPT where bytes came that are not intact, IO_ERROR where none came: uint8[n]."""
     return np.where(filled, np.where(intact, Outcome.OK, Outcome.CORRUPT), Outcome.IO_ERROR).astype(np.uint8)
-
-
-def record_pages(nbytes: UInt32Array) -> Int64Array:
-    """Pages of records with these encoded lengths, header page and checksum among them: int64[n]."""
-    pages: Int64Array = 1 - -(nbytes.astype(np.int64) + CHECKSUM_NBYTES) // PAGE_NBYTES
-    return pages
 
 
 def cut_runs(pages: Sequence[int]) -> Iterator[slice]:

@@ -1,47 +1,34 @@
-"""The chunk files of one SSD folder: which exist, which is appended to, and how much may still be made.
+"""The chunk files of one SSD folder: which exist, and which is appended to, sealed or given back.
 
-Called by the SSD tier's one write worker; read workers only look files up. Keeps the two hard limits: the
-lengths of all files never exceed the capacity, and no file is begun below the file system's free-space
-floor. It knows nothing of jobs or of what records say, and a failing disk never becomes an exception here.
+Called by the SSD tier's one write worker; read workers only look files up. It knows nothing of jobs or of what
+records say, keeps the limits of `tierstore.tiers.space`, and a failing disk never becomes an exception here.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tierstore.disk.base import Disk
 from tierstore.errors import DiskError
-from tierstore.tiers.chunkfile import ChunkFile, ChunkName, slots_per_file
-from tierstore.tiers.record import RecordShape
+from tierstore.tiers.chunkfile import ChunkFile, ChunkName
+from tierstore.tiers.space import FILES_MAX, FolderLimits, Space
+from tierstore.tiers.zarr_metadata import ZarrArrays
 from tierstore.types import Outcome
 
-__all__ = ["ChunkFolder", "FolderLimits"]
+if TYPE_CHECKING:
+    from tierstore.tiers.footer import Keys
+    from tierstore.tiers.zarr_metadata import ArraySpec, Geometry
 
-_FILES_MAX = 1 << 16
-"""File numbers of one array."""
+__all__ = ["ChunkFolder"]
 
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class FolderLimits:
-    """What the folder may take, in bytes.
-
-    Attributes:
-        capacity_nbytes: All chunk files together.
-        file_nbytes: One chunk file that is begun; those of an earlier run keep their length.
-        free_floor_nbytes: What must stay free in the file system when a file is begun.
-    """
-
-    capacity_nbytes: int
-    file_nbytes: int
-    free_floor_nbytes: int
-
-
 class ChunkFolder:
-    """Every chunk file under ``arrays/``, at most one a folder being appended to.
+    """Every chunk file under ``arrays/``, at most one an array being appended to.
 
     Attributes:
         files: By the number that extents carry. Looked up by read workers without a lock: entries come and
@@ -49,62 +36,133 @@ class ChunkFolder:
     """
 
     def __init__(self, disk: Disk, limits: FolderLimits) -> None:
-        self.files: dict[int, ChunkFile] = {}
         self._disk = disk
         self._limits = limits
+        self._arrays = ZarrArrays(disk)
+        self._space = Space(disk, limits)
+        self.files = self._space.files
         self._current: dict[str, ChunkFile] = {}
-        self._leaving: list[ChunkFile] = []
-        self._unusable: list[tuple[ChunkName, int]] = []
-        self._disk_free_nbytes = limits.capacity_nbytes + limits.free_floor_nbytes
         self._next_id = 0
         self._lost_records = False
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all files, those that could not be opened or removed among them."""
-        return sum(nbytes for _, nbytes in self._lengths())
+    def has_reserve(self) -> bool:
+        """Whether a clean file may still be begun within the capacity; only what lets files go may do it."""
+        return self._space.has_reserve
 
-    @property
-    def over_capacity(self) -> bool:
-        """Whether there are more bytes than may be: the capacity was made smaller since the last run."""
-        return self.nbytes > self._limits.capacity_nbytes
+    def free_nbytes(self, spec: ArraySpec | None) -> int | None:
+        """Bytes of files that can still be written to, the reserve left out.
 
-    @property
-    def free_nbytes(self) -> int:
-        """Bytes of files that may still be begun."""
-        return self._limits.file_nbytes * self._files_left()
+        Args:
+            spec: The array whose current file counts too, as far as whole records fit; None: clean files alone.
 
-    def room_nbytes(self, array: str, shape: RecordShape) -> int | None:
-        """Block bytes of one shape that an array can still take; None where a block is larger than a file."""
-        slots = slots_per_file(self._limits.file_nbytes, shape)
-        if not slots:
+        Returns:
+            The bytes; None where a block is larger than a file.
+        """
+        geometry = self._arrays.get(spec.name) if spec else None
+        file_nbytes = geometry.file_nbytes if geometry else self._limits.file_nbytes
+        clean_nbytes = file_nbytes * self._space.files_left(file_nbytes)
+        if spec is None:
+            return clean_nbytes
+        if not (geometry or spec.geometry(file_nbytes)).slots:
             return None
-        current = self._current.get(array)
-        return shape.nbytes * ((current.room(shape) if current else 0) + slots * self._files_left())
+        current = self._current.get(spec.name)
+        room = current.room(spec.longest) if current and self.has_reserve else 0
+        return room * spec.longest.pitch_nbytes + clean_nbytes
 
-    def place(self, array: str, shape: RecordShape) -> ChunkFile | Outcome:
-        """The file of an array with room for the next record; blocks where it must be begun.
+    def declare(self, spec: ArraySpec) -> Outcome:
+        """Make an array known, in the folder too where it is new; blocks then.
 
-        A file that has become full is synced before the next is begun.
+        Returns:
+            OK; REJECTED where a block is larger than a file or the disk is full, or IO_ERROR.
+        """
+        if self._arrays.get(spec.name) is not None:
+            return Outcome.OK
+        if spec.name in self._arrays.unread:
+            return Outcome.OK if self.adopt_array(spec.name) else Outcome.IO_ERROR
+        geometry = spec.geometry(self._limits.file_nbytes)
+        if not geometry.slots:
+            _logger.warning(
+                "a block of %d bytes is larger than a chunk file (%d); raise [ssd] file_size",
+                spec.layout.block_nbytes, geometry.file_nbytes,
+            )  # fmt: skip
+            return Outcome.REJECTED
+        highest = max(self._space.numbers(spec.name), default=0)
+        try:
+            self._arrays.declare(spec, geometry, files=max(self._space.files_of(geometry.file_nbytes), highest + 1))
+        except DiskError as error:
+            return _refused(error)
+        return Outcome.OK
+
+    def place(self, array: str, room: Callable[[ChunkFile], int], *, reserved: bool = False) -> ChunkFile | Outcome:
+        """The file of a declared array with room for the next record; blocks where it must be begun.
+
+        A file that has become full is sealed before the next is begun.
+
+        Args:
+            array: Its name.
+            room: How many records of one kind a file still takes.
+            reserved: Whether the clean file in reserve may be begun, and filled where it has been.
 
         Returns:
             The file; or REJECTED where a limit forbids another one, or IO_ERROR where making it failed.
         """
+        if not reserved and not self.has_reserve:
+            self._space.remove_leaving()
+            if not self.has_reserve:
+                return Outcome.REJECTED
         current = self._current.get(array)
         if current is not None:
-            if current.room(shape):
+            if room(current):
                 return current
-            current.appendable = False
-            self._sync(current)
-            self._current.pop(array, None)
-        return self._begin(array, shape)
+            self.seal(current)
+        begun = self._begin(array, reserved=reserved)
+        return begun if isinstance(begun, Outcome) or room(begun) else Outcome.REJECTED
+
+    def place_tombstone(self, array: str) -> ChunkFile | Outcome:
+        """A file with room for a tombstone: of its array, else of any, so that the reserve is spared; blocks."""
+        for chunk in (self._current.get(array), *self._current.values()):
+            if chunk is not None and chunk.room_tombstones:
+                return chunk
+        return self.place(array, lambda chunk: chunk.room_tombstones, reserved=True)
+
+    def seal(self, chunk: ChunkFile) -> None:
+        """Append nothing more to a file, and give it its footer and the name by which Zarr finds it; blocks.
+
+        Reads go on meanwhile. Where the disk fails the file stays as it is, and the next start scans it.
+        """
+        self.retire(chunk)
+        geometry = self._arrays.get(chunk.name.array)
+        assert geometry is not None, "only a file of a known array is appended to"
+        sealed = chunk.name.sealed(geometry.axes)
+        try:
+            chunk.write_footer()
+        except DiskError as error:
+            _logger.warning("chunk file not sealed: %s", error)
+            self.make_durable(chunk)
+            return
+        if not self.make_durable(chunk):
+            return
+        try:
+            self._disk.rename(chunk.name.path, sealed.path)
+        except DiskError as error:
+            _logger.warning("chunk file not sealed: %s", error)
+            chunk.names = (chunk.name, sealed)
+        else:
+            chunk.names = (sealed,)
+            chunk.forget_keys()
 
     def abandon(self, chunk: ChunkFile) -> None:
         """Append nothing more to a file whose write failed; one without a record is given back. Blocks."""
-        chunk.appendable = False
-        self._drop_current(chunk)
-        if not chunk.next_slot:
+        self.retire(chunk)
+        if not chunk.end_nbytes:
             self.discard(chunk.file_id)
+
+    def retire(self, chunk: ChunkFile) -> None:
+        """Append nothing more to a file."""
+        chunk.appendable = False
+        if self._current.get(chunk.name.array) is chunk:
+            del self._current[chunk.name.array]
 
     def sync(self) -> bool:
         """Make every appended record durable; blocks.
@@ -114,40 +172,69 @@ class ChunkFolder:
             that are not are known to be lost to a crash from then on.
         """
         for chunk in self.files.values():
-            self._sync(chunk)
+            self.make_durable(chunk)
         lost, self._lost_records = self._lost_records, False
         return not lost
+
+    def make_durable(self, chunk: ChunkFile) -> bool:
+        """Sync one file; blocks. False where it failed, which the next `sync` says too."""
+        try:
+            chunk.sync()
+        except DiskError as error:
+            _logger.warning("records since the last good sync are not durable: %s", error)
+            self.retire(chunk)
+            self._lost_records = True
+            return False
+        return True
 
     def discard(self, file_id: int) -> None:
         """Close and remove a file, durably; its number is free again. Blocks.
 
         Where removing it fails its bytes count on, and it is tried again when they are wanted.
         """
-        chunk = self.files.pop(file_id, None)
-        if chunk is None:
-            return
-        self._drop_current(chunk)
-        chunk.file.close()
-        self._leaving.append(chunk)
-        self._remove_leaving()
+        chunk = self.files.get(file_id)
+        if chunk is not None:
+            self.retire(chunk)
+            self._space.let_go(chunk)
+
+    def oldest_sequence(self, *, without: ChunkFile) -> int:
+        """No block in any other file has a lower sequence."""
+        return self._space.oldest_sequence(without=without)
+
+    def adopt_array(self, array: str) -> Geometry | None:
+        """Know an array of an earlier run again, its shape grown to the capacity; blocks. See `ZarrArrays.adopt`."""
+        geometry = self._arrays.adopt(array, self._space.files_of)
+        self._space.reserve_nbytes = max(self._limits.file_nbytes, self._arrays.longest_file_nbytes)
+        return geometry
 
     def adopt(self, name: ChunkName, nbytes: int) -> ChunkFile | None:
         """Open a file of an earlier run for reading; None where that fails: its bytes still count. Blocks."""
         try:
-            chunk = ChunkFile(self._next_id, name, self._disk.open(name.path), nbytes=nbytes)
+            file = self._disk.open(name.path)
         except DiskError as error:
             _logger.warning("chunk file skipped: %s", error)
-            self._unusable.append((name, nbytes))
+            self._space.ignore(name, nbytes)
             return None
-        return self._add(chunk)
+        return self._enter(ChunkFile(self._next_id, name, file, nbytes=nbytes))
 
-    def resume(self, chunk: ChunkFile, *, slots: int, end_nbytes: int, next_slot: int) -> None:
-        """Continue a file of an earlier run behind its last valid record, once that is durable. Blocks."""
-        chunk.slots = slots
-        chunk.begin(end_nbytes=end_nbytes, next_slot=next_slot)
-        chunk.dirty = True
+    def disown(self, chunk: ChunkFile) -> None:
+        """Leave a file alone that turned out not to be of this store; its bytes count."""
+        del self.files[chunk.file_id]
+        chunk.file.close()
+        self._space.ignore(chunk.name, chunk.nbytes)
+
+    def resume(self, chunk: ChunkFile, keys: Keys) -> bool:
+        """Make an adopted open file ready for more records behind its last; False where it is not whole."""
+        geometry = self._arrays.get(chunk.name.array)
+        if geometry is None or geometry.file_nbytes != chunk.nbytes:
+            return False
+        chunk.resume(keys, slots=geometry.slots)
+        return True
+
+    def continue_with(self, chunk: ChunkFile) -> None:
+        """Append the next records of an array to a resumed file, once what it holds is durable. Blocks."""
         self._current[chunk.name.array] = chunk
-        self._sync(chunk)
+        self.make_durable(chunk)
 
     def close(self) -> None:
         """Sync and close every file; blocks."""
@@ -157,71 +244,35 @@ class ChunkFolder:
         self.files.clear()
         self._current.clear()
 
-    def _begin(self, array: str, shape: RecordShape) -> ChunkFile | Outcome:
-        nbytes = self._limits.file_nbytes
-        slots = slots_per_file(nbytes, shape)
-        if not slots:
-            _logger.warning(
-                "a block of %d bytes is larger than a chunk file (%d); raise [ssd] file_size", shape.nbytes, nbytes
-            )
+    def _begin(self, array: str, *, reserved: bool) -> ChunkFile | Outcome:
+        geometry = self._arrays.get(array)
+        if geometry is None:
             return Outcome.REJECTED
-        if self.nbytes + nbytes > self._limits.capacity_nbytes:
-            self._remove_leaving()
-        number = self._free_number(array)
-        if number == _FILES_MAX or self.nbytes + nbytes > self._limits.capacity_nbytes:
-            return Outcome.REJECTED
+        self._space.remove_leaving()
+        taken = self._space.numbers(array)
+        number = next(number for number in range(FILES_MAX + 1) if number not in taken)
+        nbytes = geometry.file_nbytes
         try:
-            self._disk_free_nbytes = self._disk.look("").free_nbytes
-            if not self._files_left():
+            self._space.look()
+            if number == FILES_MAX or not self._space.files_left(nbytes, reserved=reserved):
                 return Outcome.REJECTED
             name = ChunkName.new(array, number)
-            chunk = ChunkFile(self._next_id, name, self._disk.create(name.path, nbytes), nbytes=nbytes, slots=slots)
+            file = self._disk.create(name.path, nbytes)
         except DiskError as error:
-            _logger.warning("no chunk file begun: %s", error)
-            return Outcome.REJECTED if error.errno in (errno.ENOSPC, errno.EDQUOT) else Outcome.IO_ERROR
-        self._disk_free_nbytes -= nbytes
+            return _refused(error)
+        self._space.took(nbytes)
+        chunk = self._enter(ChunkFile(self._next_id, name, file, nbytes=nbytes, slots=geometry.slots))
         chunk.begin()
         self._current[array] = chunk
-        return self._add(chunk)
+        return chunk
 
-    def _add(self, chunk: ChunkFile) -> ChunkFile:
+    def _enter(self, chunk: ChunkFile) -> ChunkFile:
         self.files[chunk.file_id] = chunk
         self._next_id += 1
         return chunk
 
-    def _sync(self, chunk: ChunkFile) -> None:
-        try:
-            chunk.sync()
-        except DiskError as error:
-            _logger.warning("records since the last good sync are not durable: %s", error)
-            self._drop_current(chunk)
-            self._lost_records = True
 
-    def _drop_current(self, chunk: ChunkFile) -> None:
-        if self._current.get(chunk.name.array) is chunk:
-            del self._current[chunk.name.array]
-
-    def _lengths(self) -> list[tuple[ChunkName, int]]:
-        """Every file that takes space, with how much."""
-        return [(chunk.name, chunk.nbytes) for chunk in (*self.files.values(), *self._leaving)] + self._unusable
-
-    def _remove_leaving(self) -> None:
-        for chunk in tuple(self._leaving):
-            try:
-                self._disk.remove(chunk.name.path)
-            except DiskError as error:
-                if error.errno != errno.ENOENT:
-                    _logger.warning("chunk file not removed, its bytes still count: %s", error)
-                    continue
-            self._leaving.remove(chunk)
-            self._disk_free_nbytes += chunk.nbytes
-
-    def _files_left(self) -> int:
-        """How many files may still be begun, by both limits."""
-        left = self._limits.capacity_nbytes - self.nbytes
-        free = self._disk_free_nbytes - self._limits.free_floor_nbytes
-        return max(0, min(left, free) // self._limits.file_nbytes)
-
-    def _free_number(self, array: str) -> int:
-        taken = {name.number for name, _ in self._lengths() if name.array == array}
-        return next(number for number in range(_FILES_MAX + 1) if number not in taken)
+def _refused(error: DiskError) -> Outcome:
+    """What a caller is told of a file that could not be made."""
+    _logger.warning("no chunk file begun: %s", error)
+    return Outcome.REJECTED if error.errno in (errno.ENOSPC, errno.EDQUOT) else Outcome.IO_ERROR

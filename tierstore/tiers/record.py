@@ -26,12 +26,14 @@ __all__ = [
     "FORMAT_VERSION",
     "HEADER",
     "HEADER_NBYTES",
+    "KEY",
     "KIND_BLOCK",
     "KIND_TOMBSTONE",
     "MAGIC",
     "RecordShape",
     "finish_headers",
     "pages_of",
+    "record_pages",
     "valid_headers",
 ]
 
@@ -43,7 +45,7 @@ FORMAT_VERSION = 1
 
 KIND_BLOCK = 1
 KIND_TOMBSTONE = 2
-"""Reserved: a page of deleted hashes. Nothing writes it yet; what reads skips it."""
+"""The payload is up to 100 hashes of deleted blocks; the record is no inner chunk of the Zarr shard."""
 
 HEADER_NBYTES = 256
 """The used part of a header page; the rest is zero."""
@@ -51,27 +53,36 @@ HEADER_NBYTES = 256
 CHECKSUM_NBYTES = 4
 """A CRC32C on disk: little-endian, directly behind the bytes it covers."""
 
-HEADER = np.dtype(
-    {
-        "names": [
-            "magic", "version", "kind", "codec_id", "slot", "sequence", "created_ns", "epoch",
-            "raw_nbytes", "encoded_nbytes", "payload_checksum", "file_uuid", "fingerprint", "block_hash",
-            "parent_hash", "header_checksum",
-        ],
-        "formats": [
-            "S8", "<u2", "u1", "u1", "<u4", "<u8", "<u8", "<u8",
-            "<u4", "<u4", "<u4", ("u1", 16), ("u1", 32), ("u1", 32),
-            ("u1", 32), "<u4",
-        ],
-        "offsets": [
-            0, 8, 10, 11, 12, 16, 24, 32,
-            40, 44, 48, 56, 72, 104,
-            136, 252,
-        ],
-        "itemsize": PAGE_NBYTES,
-    }
-)  # fmt: skip
+
+def _header(nbytes: int) -> np.dtype[np.void]:
+    """The fields of a header in so many bytes."""
+    return np.dtype(
+        {
+            "names": [
+                "magic", "version", "kind", "codec_id", "slot", "sequence", "created_ns", "epoch",
+                "raw_nbytes", "encoded_nbytes", "payload_checksum", "file_uuid", "fingerprint", "block_hash",
+                "parent_hash", "header_checksum",
+            ],
+            "formats": [
+                "S8", "<u2", "u1", "u1", "<u4", "<u8", "<u8", "<u8",
+                "<u4", "<u4", "<u4", ("u1", 16), ("u1", 32), ("u1", 32),
+                ("u1", 32), "<u4",
+            ],
+            "offsets": [
+                0, 8, 10, 11, 12, 16, 24, 32,
+                40, 44, 48, 56, 72, 104,
+                136, 252,
+            ],
+            "itemsize": nbytes,
+        }
+    )  # fmt: skip
+
+
+HEADER = _header(PAGE_NBYTES)
 """One header page. Bytes 52-55 and 168-251 are reserved and zero; `header_checksum` covers bytes 0-251."""
+
+KEY = _header(HEADER_NBYTES)
+"""The used part of one."""
 
 _COVERED_NBYTES = HEADER_NBYTES - CHECKSUM_NBYTES
 
@@ -79,6 +90,12 @@ _COVERED_NBYTES = HEADER_NBYTES - CHECKSUM_NBYTES
 def pages_of(nbytes: int) -> int:
     """How many whole pages hold `nbytes`."""
     return -(-nbytes // PAGE_NBYTES)
+
+
+def record_pages(encoded_nbytes: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Pages of records with so many encoded bytes each, header page and checksum among them: int64[n]."""
+    pages: NDArray[np.int64] = 1 - -(encoded_nbytes.astype(np.int64) + CHECKSUM_NBYTES) // PAGE_NBYTES
+    return pages
 
 
 @dataclass(frozen=True, slots=True)

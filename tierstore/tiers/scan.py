@@ -8,6 +8,7 @@ large. A sector that cannot be read is passed over; a file with too many of them
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -15,35 +16,19 @@ from crc32c import crc32c
 
 from tierstore.errors import DiskError
 from tierstore.tiers.chunkfile import ChunkFile
+from tierstore.tiers.footer import Keys, keys_of
 from tierstore.tiers.frame import aligned_buffer
-from tierstore.tiers.record import CHECKSUM_NBYTES, HEADER, KIND_BLOCK, pages_of, valid_headers
+from tierstore.tiers.record import HEADER, KEY, KIND_BLOCK, KIND_TOMBSTONE, pages_of, record_pages, valid_headers
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tierstore.tiers.record import BoolArray, HeaderArray
     from tierstore.types import UInt8Array
 
-    FoundArray: TypeAlias = NDArray[np.void]
+__all__ = ["Advance", "Scanner"]
 
-__all__ = ["FOUND", "Scanner"]
-
-FOUND = np.dtype(
-    [
-        ("sequence", "<u8"),
-        ("epoch", "<u8"),
-        ("page", "<u4"),
-        ("slot", "<u4"),
-        ("encoded_nbytes", "<u4"),
-        ("payload_checksum", "<u4"),
-        ("fingerprint", "u1", (32,)),
-        ("block_hash", "u1", (32,)),
-    ]
-)
-"""What a start keeps of each record while it runs: 96 bytes."""
-
-_HEADER_FIELDS = [name for name in FOUND.names or () if name != "page"]
+Advance: TypeAlias = Callable[[int], None]
+"""Told how many more bytes of a file are done with."""
 
 _WINDOW_NBYTES = 4 << 20
 
@@ -63,13 +48,16 @@ class Scanner:
         self._window = aligned_buffer(_WINDOW_NBYTES)
         self._held = range(0)
 
-    def records(self, chunk: ChunkFile) -> tuple[FoundArray, bool]:
-        """Find the block records of a file by their headers; blocks.
+    def records(self, chunk: ChunkFile, advance: Advance = lambda _nbytes: None) -> tuple[Keys, bool]:
+        """Find the records of a file by their headers; blocks.
+
+        A sealed file's name does not say its uuid; there the first header does.
 
         Returns:
-            `FOUND`[n] in file order, and whether every page looked at could be read.
+            Their keys, and whether every page looked at could be read.
         """
-        found: list[FoundArray] = []
+        rows, pages = [np.empty((0, KEY.itemsize), np.uint8)], [np.empty(0, np.uint32)]
+        file_uuid = b"" if chunk.name.axes else chunk.name.file_uuid
         page, num_pages, failures, wanted = 0, chunk.nbytes // PAGE_NBYTES, 0, 1
         while page < num_pages and failures < _FAILURES_MAX:
             headers = self._read(chunk, page, min(wanted, num_pages - page)).view(HEADER)
@@ -77,16 +65,23 @@ class Scanner:
                 failures += 1
                 page += 1
                 continue
-            rows, step = _walk(headers, chunk.name.file_uuid, num_pages - page)
-            found.append(_keep(headers, rows, page))
+            valid = valid_headers(headers)
+            if not file_uuid and valid.any():
+                file_uuid = headers["file_uuid"][valid.argmax()].tobytes()
+            valid &= (headers["file_uuid"] == np.frombuffer(file_uuid.ljust(16), dtype=np.uint8)).all(axis=1)
+            own, step = _walk(headers, valid, num_pages - page)
+            rows.append(keys_of(headers)[own])
+            pages.append(np.array(own, dtype=np.uint32) + np.uint32(page))
             skipped = (step - len(headers)) * PAGE_NBYTES
             wanted = 1 if skipped >= _SKIP_NBYTES_MIN else _WINDOW_NBYTES // PAGE_NBYTES
             page += step
+            advance(step * PAGE_NBYTES)
         if failures:
             _logger.warning("%s: %d pages could not be read", chunk.name.path, failures)
-        return np.concatenate([*found, np.empty(0, FOUND)]), not failures
+        table = np.concatenate(rows).reshape(-1).view(KEY)
+        return Keys(table, np.concatenate(pages), file_uuid or bytes(16)), not failures
 
-    def intact(self, chunk: ChunkFile, found: FoundArray) -> tuple[BoolArray, bool]:
+    def intact(self, chunk: ChunkFile, keys: Keys) -> tuple[BoolArray, bool]:
         """Compare the payloads of a file's records with their checksums; blocks.
 
         Returns:
@@ -95,9 +90,9 @@ class Scanner:
         self._held = range(0)
         checksums = [
             self._payload_checksum(chunk, page + 1, nbytes)
-            for page, nbytes in zip(found["page"].tolist(), found["encoded_nbytes"].tolist(), strict=True)
+            for page, nbytes in zip(keys.pages.tolist(), keys.rows["encoded_nbytes"].tolist(), strict=True)
         ]
-        expected = found["payload_checksum"].tolist()
+        expected = keys.rows["payload_checksum"].tolist()
         intact = [own is None or own == wanted for own, wanted in zip(checksums, expected, strict=True)]
         return np.array(intact, dtype=np.bool_), None not in checksums
 
@@ -133,26 +128,18 @@ class Scanner:
         return self._window[:0]
 
 
-def _walk(headers: HeaderArray, file_uuid: bytes, pages_left: int) -> tuple[list[int], int]:
-    """Go from header to header: the rows of block records, and how many pages to go on by."""
-    valid = valid_headers(headers) & (headers["file_uuid"] == np.frombuffer(file_uuid, dtype=np.uint8)).all(axis=1)
+def _walk(headers: HeaderArray, valid: BoolArray, pages_left: int) -> tuple[list[int], int]:
+    """Go from header to header: the rows of blocks and tombstones, and how many pages to go on by."""
     rows: list[int] = []
     after = 0
-    for row in np.flatnonzero(valid).tolist():
-        is_block = headers["kind"][row] == KIND_BLOCK
-        end = row + 1 + (pages_of(int(headers["encoded_nbytes"][row]) + CHECKSUM_NBYTES) if is_block else 0)
+    candidates = np.flatnonzero(valid)
+    known = np.isin(headers["kind"][candidates], (KIND_BLOCK, KIND_TOMBSTONE)).tolist()
+    lengths = record_pages(headers["encoded_nbytes"][candidates]).tolist()
+    for row, length, is_known in zip(candidates.tolist(), lengths, known, strict=True):
+        end = row + (length if is_known else 1)
         if row < after or end > pages_left:
             continue
-        if is_block:
+        if is_known:
             rows.append(row)
         after = end
     return rows, max(len(headers), after)
-
-
-def _keep(headers: HeaderArray, rows: list[int], page: int) -> FoundArray:
-    """What a start needs of some headers, the first of which lies at `page`."""
-    found = np.empty(len(rows), dtype=FOUND)
-    for name in _HEADER_FIELDS:
-        found[name] = headers[name][rows]
-    found["page"] = np.array(rows, dtype=np.uint32) + np.uint32(page)
-    return found

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,16 +20,18 @@ import numpy as np
 from tierstore.codec.base import Codec, RawCodec
 from tierstore.disk.base import Disk
 from tierstore.errors import ConfigError, DiskError
-from tierstore.tiers.base import Recovered
+from tierstore.tiers.base import Progress, Recovered
 from tierstore.tiers.batch import Batch, Run
-from tierstore.tiers.folder import ChunkFolder, FolderLimits
+from tierstore.tiers.folder import ChunkFolder
 from tierstore.tiers.frame import Pool
 from tierstore.tiers.manifest import Manifest
 from tierstore.tiers.reading import RecordReader
-from tierstore.tiers.record import RecordShape
 from tierstore.tiers.recovery import Recovery, recover
+from tierstore.tiers.space import FolderLimits
+from tierstore.tiers.tombstone import Graves
 from tierstore.tiers.writing import RecordWriter
-from tierstore.types import PAGE_NBYTES, CopyJob, CopyResult, Outcome, TierName, TombstoneJob
+from tierstore.tiers.zarr_metadata import ArraySpec
+from tierstore.types import PAGE_NBYTES, CopyJob, CopyResult, Extents, Outcome, TierName, TombstoneJob
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
@@ -38,6 +42,7 @@ _FILES_MIN = 4
 """With fewer files, giving one back would cost too much of the tier at once."""
 
 _RAW = RawCodec()
+_OTHER_CODECS: Mapping[str, Callable[[], Codec]] = MappingProxyType({RawCodec.name: RawCodec})
 
 _logger = logging.getLogger(__name__)
 
@@ -59,11 +64,12 @@ class SsdTier:
         capacity_nbytes: What all chunk files together may take.
         file_nbytes: Length of one chunk file, whole pages; see `default_file_nbytes`.
         free_floor_nbytes: What must stay free in the file system when a file is begun.
-        codec: Only the raw one, which needs no copy, is built so far.
+        codec: Of blocks that are written; the raw one needs no copy.
+        other_codecs: By name, what makes those of which earlier runs may have left blocks, to be read.
         clock: Unix time in nanoseconds, for the records' headers.
 
     Raises:
-        ConfigError: A capacity below four files, a file that is not whole pages, or another codec.
+        ConfigError: A capacity below four files, or a file that is not whole pages.
     """
 
     def __init__(
@@ -76,37 +82,45 @@ class SsdTier:
         free_floor_nbytes: int,
         file_nbytes: int | None = None,
         codec: Codec = _RAW,
+        other_codecs: Mapping[str, Callable[[], Codec]] = _OTHER_CODECS,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         file_nbytes = default_file_nbytes(capacity_nbytes) if file_nbytes is None else file_nbytes
-        _check_settings(capacity_nbytes, file_nbytes, codec)
+        _check_settings(capacity_nbytes, file_nbytes)
         self._disk = disk
         self._manifest = manifest
         self._codec = codec
+        self._other_codecs = other_codecs
+        self._pool = Pool(pool)
         self._folder = ChunkFolder(disk, FolderLimits(capacity_nbytes, file_nbytes, free_floor_nbytes))
-        self._reader = RecordReader(Pool(pool), codec)
-        self._writer = RecordWriter(Pool(pool), codec, self._folder.files, clock)
-        self._last: tuple[str, RecordShape] | None = None
+        self._graves = Graves(self._folder, lambda: manifest.epochs, clock)
+        self._readers = {codec.name: RecordReader(self._pool, codec)}
+        self._writer = RecordWriter(self._pool, codec, self._folder.files, clock)
+        self._last: ArraySpec | None = None
         self._recovered: Recovery | None = None
 
     def read(self, job: CopyJob) -> CopyResult:
         """Fill the job's host slots and verify each block; blocks. See `Tier.read`."""
         started = time.perf_counter()
-        outcomes = self._reader.read(job, self._folder.files)
+        assert isinstance(job.src_locations, Extents), f"job {job.job_id} does not read from SSD"
+        if len(self._readers) == 1:
+            outcomes = self._readers[self._codec.name].read(job, self._folder.files)
+        else:
+            outcomes = self._read_by_codec(job, [self._codec_of(file) for file in job.src_locations.file.tolist()])
         return CopyResult(job.job_id, outcomes, seconds=time.perf_counter() - started)
 
     def write(self, jobs: Sequence[CopyJob | TombstoneJob]) -> list[CopyResult]:
-        """Append the jobs' blocks, neighbours in one call; blocks. Changes the padding of their slots.
+        """Append the jobs' records, neighbours in one call; blocks. Changes the padding of their slots.
 
-        A block is OK (readable now), REJECTED where a limit leaves no room, or IO_ERROR where the disk
-        failed; the file that failed takes no more records, and the next call tries another one.
+        A block or deletion is OK (readable, or valid, now), REJECTED where a limit leaves no room, or IO_ERROR
+        where the disk failed; the file that failed takes no more records, and the next call tries another one.
         """
         assert self._recovered is not None, "recover() comes before the first write"
         groups: dict[tuple[bytes, TierName], list[int]] = {}
         results: dict[int, CopyResult] = {}
         for position, job in enumerate(jobs):
-            if isinstance(job, TombstoneJob):  # being built
-                results[position] = CopyResult(job.job_id, np.full(len(job), Outcome.REJECTED, np.uint8))
+            if isinstance(job, TombstoneJob):
+                results[position] = self._delete(job)
             else:
                 groups.setdefault((job.generation.layout.fingerprint, job.src), []).append(position)
         for positions in groups.values():
@@ -125,20 +139,34 @@ class SsdTier:
     def discard(self, file: int) -> int:
         """Give a chunk file back, durably; blocks. Nothing may read it. Returns the bytes the tier can take.
 
-        Where removing it fails its blocks are gone all the same, and its bytes count until that succeeds.
+        Deletions in it that something else may still need are kept. Where removing it fails its blocks are
+        gone all the same, and its bytes count until that succeeds.
         """
-        self._folder.discard(file)
-        return self._folder.free_nbytes if self._last is None else self._folder.room_nbytes(*self._last) or 0
+        self._graves.discard(file)
+        return self._folder.free_nbytes(self._last) or 0
 
-    def recover(self) -> Iterator[Recovered]:
-        """Scan the chunk files of an earlier run; blocks until all are scanned. See `Tier.recover`."""
+    def recover(self, progress: Progress | None = None) -> Iterator[Recovered]:
+        """Find what an earlier run left; blocks until everything is found. See `Tier.recover`.
+
+        Raises:
+            ConfigError: There are blocks of a codec that cannot be loaded.
+        """
         assert self._recovered is None, "recover() is called once"
-        self._recovered = recover(self._disk, self._folder, self._manifest.epochs, self._codec.name)
-        self._writer.sequence_base = -(-self._recovered.next_sequence >> 16) << 16
+        self._recovered = recover(
+            self._disk,
+            self._folder,
+            self._graves,
+            self._manifest.epochs,
+            codecs={self._codec.name, *self._other_codecs},
+            progress=progress,
+        )
+        self._writer.sequence_base = self._graves.sequence_base = self._recovered.sequence_base
+        for name in {chunk.name.codec for chunk in self._folder.files.values()} - set(self._readers):
+            self._readers[name] = RecordReader(self._pool, self._other_codecs[name]())
         return iter(self._recovered.blocks)
 
     def close(self) -> None:
-        """Sync and let go of every file and of the checksum thread; blocks."""
+        """Sync and let go of every file and of the threads; blocks."""
         self._folder.close()
         self._writer.close()
 
@@ -146,16 +174,16 @@ class SsdTier:
         """Write jobs of one layout and from one tier."""
         started = time.perf_counter()
         batch = Batch(jobs)
-        array = f"{batch.layout.fingerprint.hex()}-{self._codec.name}"
-        ended = Outcome.OK
-        with closing(self._writer.runs(batch)) as runs:
-            for run in runs:
-                ended = self._append(run, array)
-                if ended is not Outcome.OK:
-                    break
+        spec = ArraySpec(batch.layout, self._codec)
+        ended = self._declare(spec)
+        if ended is Outcome.OK:
+            with closing(self._writer.runs(batch)) as runs:
+                for run in runs:
+                    ended = self._append(run, spec.name)
+                    if ended is not Outcome.OK:
+                        break
         batch.end(batch.open, Outcome.IO_ERROR if ended is Outcome.OK else ended)
-        self._last = array, batch.shape
-        free_nbytes = self._folder.room_nbytes(array, batch.shape)
+        free_nbytes = self._folder.free_nbytes(spec)
         seconds_per_block = (time.perf_counter() - started) / max(1, len(batch))
         for job, outcomes, extents in batch.results():
             yield CopyResult(
@@ -169,10 +197,9 @@ class SsdTier:
 
     def _append(self, run: Run, array: str) -> Outcome:
         """Append one run where there is room, cut at the ends of files; OK, or why the rest was not written."""
-        if self._recovered is None or not self._recovered.complete:
-            return Outcome.IO_ERROR
+        rewrites = isinstance(run.batch.src, Extents)
         while len(run.left):
-            chunk = self._folder.place(array, run.batch.shape)
+            chunk = self._folder.place(array, run.fitting, reserved=rewrites)
             if isinstance(chunk, Outcome):
                 return chunk
             try:
@@ -183,8 +210,44 @@ class SsdTier:
                 return Outcome.IO_ERROR
         return Outcome.OK
 
+    def _delete(self, job: TombstoneJob) -> CopyResult:
+        started = time.perf_counter()
+        spec = ArraySpec(job.generation.layout, self._codec)
+        ended = self._declare(spec)
+        outcomes = self._graves.write(job, spec.name) if ended is Outcome.OK else np.full(len(job), ended, np.uint8)
+        seconds = time.perf_counter() - started
+        return CopyResult(job.job_id, outcomes, None, self._folder.free_nbytes(spec), seconds)
 
-def _check_settings(capacity_nbytes: int, file_nbytes: int, codec: Codec) -> None:
+    def _declare(self, spec: ArraySpec) -> Outcome:
+        """Make ready to write to an array; OK, or why that cannot be."""
+        self._last = spec
+        if self._recovered is None or not self._recovered.complete:
+            return Outcome.IO_ERROR
+        return self._folder.declare(spec)
+
+    def _codec_of(self, file: int) -> str:
+        chunk = self._folder.files.get(file)
+        return chunk.name.codec if chunk else self._codec.name
+
+    def _read_by_codec(self, job: CopyJob, codecs: Sequence[str]) -> UInt8Array:
+        """Read a job's blocks from arrays of several codecs: uint8[n] of `Outcome`."""
+        extents, slots = job.src_locations, job.dst_locations
+        assert isinstance(extents, Extents) and slots is not None, f"job {job.job_id} does not read from SSD"
+        outcomes = np.empty(len(job), dtype=np.uint8)
+        for codec in dict.fromkeys(codecs):
+            rows = np.flatnonzero([own == codec for own in codecs])
+            part = replace(
+                job,
+                entries=job.entries[rows],
+                hashes=job.hashes[rows],
+                src_locations=extents.rows(rows),
+                dst_locations=slots[rows],
+            )
+            outcomes[rows] = self._readers[codec].read(part, self._folder.files)
+        return outcomes
+
+
+def _check_settings(capacity_nbytes: int, file_nbytes: int) -> None:
     if file_nbytes < PAGE_NBYTES or file_nbytes % PAGE_NBYTES:
         raise ConfigError(
             f"a chunk file of {file_nbytes} bytes is not whole pages; "
@@ -195,5 +258,3 @@ def _check_settings(capacity_nbytes: int, file_nbytes: int, codec: Codec) -> Non
             f"a capacity of {capacity_nbytes} bytes is less than {_FILES_MIN} chunk files of {file_nbytes} bytes; "
             f"set [ssd] size to at least {_FILES_MIN * file_nbytes}, or a smaller [ssd] file_size"
         )
-    if codec.codec_id != RawCodec.codec_id:
-        raise ConfigError(f"codec {codec.name!r} is not built for SSD yet; set [codec] name to {RawCodec.name!r}")

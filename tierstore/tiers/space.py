@@ -1,0 +1,129 @@
+"""What the chunk files of one folder take, and what they may still take.
+
+Called by the folder, on the SSD tier's one write worker. Keeps the hard limits: the lengths of all files never
+exceed the capacity, no file is begun below the file system's free-space floor, and one clean file stays in
+reserve for what lets others go. A file counts until its bytes are known to be free.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from dataclasses import dataclass
+
+from tierstore.disk.base import Disk
+from tierstore.errors import DiskError
+from tierstore.tiers.chunkfile import NO_SEQUENCE, ChunkFile, ChunkName
+
+__all__ = ["FILES_MAX", "FolderLimits", "Space"]
+
+FILES_MAX = 1 << 16
+"""File numbers of one array."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderLimits:
+    """What the folder may take, in bytes.
+
+    Attributes:
+        capacity_nbytes: All chunk files together.
+        file_nbytes: One chunk file of an array that is begun; other arrays keep theirs.
+        free_floor_nbytes: What must stay free in the file system when a file is begun.
+    """
+
+    capacity_nbytes: int
+    file_nbytes: int
+    free_floor_nbytes: int
+
+
+class Space:
+    """The ledger of lengths.
+
+    Attributes:
+        files: Chunk files in use, by the number that extents carry. Filled and emptied by the folder too.
+        reserve_nbytes: Length of the file in reserve: the longest that may be wanted.
+    """
+
+    def __init__(self, disk: Disk, limits: FolderLimits) -> None:
+        self.files: dict[int, ChunkFile] = {}
+        self.reserve_nbytes = limits.file_nbytes
+        self._disk = disk
+        self._limits = limits
+        self._leaving: list[ChunkFile] = []
+        self._ignored: list[tuple[ChunkName, int]] = []
+        self._disk_free_nbytes = limits.capacity_nbytes + limits.free_floor_nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files, those that could not be opened or removed among them."""
+        return sum(nbytes for _, nbytes in self._lengths())
+
+    @property
+    def has_reserve(self) -> bool:
+        """Whether the capacity still allows the clean file in reserve."""
+        return self.nbytes + self.reserve_nbytes <= self._limits.capacity_nbytes
+
+    def files_of(self, file_nbytes: int) -> int:
+        """How many files of one length the capacity allows in all."""
+        return min(FILES_MAX, self._limits.capacity_nbytes // file_nbytes)
+
+    def files_left(self, file_nbytes: int, *, reserved: bool = False) -> int:
+        """How many files of one length may still be begun, by both limits; beside the reserve, or with it."""
+        left = self._limits.capacity_nbytes - self.nbytes
+        free = self._disk_free_nbytes - self._limits.free_floor_nbytes
+        return max(0, min(left, free) - (0 if reserved else self.reserve_nbytes)) // file_nbytes
+
+    def numbers(self, array: str) -> set[int]:
+        """The file numbers of an array that are taken."""
+        return {name.number for name, _ in self._lengths() if name.array == array}
+
+    def oldest_sequence(self, *, without: ChunkFile) -> int:
+        """No block in any file but one has a lower sequence, those among them that could not be opened or removed."""
+        if self._ignored:
+            return 0
+        others = [chunk.oldest_sequence for chunk in (*self.files.values(), *self._leaving) if chunk is not without]
+        return min(others, default=NO_SEQUENCE)
+
+    def look(self) -> None:
+        """Ask the file system how much it can still take; blocks. Raises DiskError."""
+        self._disk_free_nbytes = self._disk.look("").free_nbytes
+
+    def took(self, nbytes: int) -> None:
+        """Know that the file system has less since the last look."""
+        self._disk_free_nbytes -= nbytes
+
+    def ignore(self, name: ChunkName, nbytes: int) -> None:
+        """Count a file that nothing is done with in this run."""
+        self._ignored.append((name, nbytes))
+
+    def let_go(self, chunk: ChunkFile) -> None:
+        """Close a file and remove it; blocks. Where that fails its bytes count on until it succeeds."""
+        del self.files[chunk.file_id]
+        chunk.file.close()
+        self._leaving.append(chunk)
+        self.remove_leaving()
+
+    def remove_leaving(self) -> None:
+        """Try again to remove what could not be removed; blocks."""
+        for chunk in tuple(self._leaving):
+            try:
+                for name in chunk.names:
+                    self._remove(name.path)
+            except DiskError as error:
+                _logger.warning("chunk file not removed, its bytes still count: %s", error)
+                continue
+            self._leaving.remove(chunk)
+            self._disk_free_nbytes += chunk.nbytes
+
+    def _remove(self, path: str) -> None:
+        try:
+            self._disk.remove(path)
+        except DiskError as error:
+            if error.errno != errno.ENOENT:
+                raise
+
+    def _lengths(self) -> list[tuple[ChunkName, int]]:
+        """Every file that takes space, with how much."""
+        return [(chunk.name, chunk.nbytes) for chunk in (*self.files.values(), *self._leaving)] + self._ignored

@@ -1,0 +1,211 @@
+"""Deletions on SSD: records that say which blocks of a namespace are deleted, and how long they are kept.
+
+Called by the SSD tier on its one write worker, and when it starts. A tombstone is outlived only by a record of
+the same identity with a higher sequence. It must outlive every older record of its identity: before a file is
+given back, its tombstones that something left behind may still need are appended again, as they were.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from crc32c import crc32c
+
+from tierstore.errors import DiskError
+from tierstore.tiers.chunkfile import ChunkFile
+from tierstore.tiers.folder import ChunkFolder
+from tierstore.tiers.frame import aligned_buffer
+from tierstore.tiers.record import CHECKSUM_NBYTES, HEADER, KIND_TOMBSTONE, finish_headers, valid_headers
+from tierstore.types import HASH_NBYTES, PAGE_NBYTES, Outcome, TombstoneJob
+
+if TYPE_CHECKING:
+    from tierstore.types import UInt8Array
+
+__all__ = ["HASHES_MAX", "NO_SLOT", "Graves", "Tombstone", "read_tombstone"]
+
+HASHES_MAX = 100
+"""Deleted hashes of one record."""
+
+NO_SLOT = 0xFFFF_FFFF
+"""What the header of a record says that is no inner chunk of the Zarr shard."""
+
+_RECORD_NBYTES = 2 * PAGE_NBYTES
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tombstone:
+    """What one record says.
+
+    Attributes:
+        fingerprint: Of the namespace.
+        epoch: Of the namespace.
+        sequence: Of the record.
+        created_ns: Unix time in nanoseconds.
+        hashes: uint8[n, 32], at most `HASHES_MAX`.
+    """
+
+    fingerprint: bytes
+    epoch: int
+    sequence: int
+    created_ns: int
+    hashes: UInt8Array
+
+
+def read_tombstone(chunk: ChunkFile, page: int) -> Tombstone | None:
+    """Read the tombstone whose header lies at a page; blocks. None, with a warning, where there is no intact one."""
+    record = aligned_buffer(_RECORD_NBYTES)
+    try:
+        chunk.file.read_into([record.data], page * PAGE_NBYTES)
+    except DiskError as error:
+        _logger.warning("a tombstone is lost: %s", error)
+        return None
+    headers = record[:PAGE_NBYTES].view(HEADER)
+    header = headers[0]
+    nbytes = int(header["encoded_nbytes"])
+    intact = (
+        valid_headers(headers)[0]
+        and header["kind"] == KIND_TOMBSTONE
+        and header["file_uuid"].tobytes() == chunk.name.file_uuid
+        and nbytes <= HASHES_MAX * HASH_NBYTES
+        and nbytes % HASH_NBYTES == 0
+        and crc32c(record[PAGE_NBYTES : PAGE_NBYTES + nbytes].data) == header["payload_checksum"]
+    )
+    if not intact:
+        _logger.warning("a tombstone is lost: %s, page %d does not verify", chunk.name.path, page)
+        return None
+    hashes = record[PAGE_NBYTES : PAGE_NBYTES + nbytes].reshape(-1, HASH_NBYTES)
+    return Tombstone(
+        header["fingerprint"].tobytes(),
+        int(header["epoch"]),
+        int(header["sequence"]),
+        int(header["created_ns"]),
+        hashes,
+    )
+
+
+class Graves:
+    """Writes tombstones, and keeps them for as long as they are needed.
+
+    Args:
+        folder: Whose files they go to.
+        epochs: The living epoch of every known namespace, by fingerprint.
+        clock: Unix time in nanoseconds.
+
+    Attributes:
+        sequence_base: Below the sequence of every record of this run.
+    """
+
+    def __init__(
+        self, folder: ChunkFolder, epochs: Callable[[], Mapping[bytes, int]], clock: Callable[[], int]
+    ) -> None:
+        self._folder = folder
+        self._epochs = epochs
+        self._clock = clock
+        self._postponed: list[int] = []
+        self.sequence_base = 0
+
+    def write(self, job: TombstoneJob, array: str) -> UInt8Array:
+        """Append a job's tombstones, to files of an array where there is room; blocks.
+
+        Returns:
+            uint8[n] of `Outcome`, one a hash: OK, REJECTED or IO_ERROR.
+        """
+        life, created_ns = job.generation, self._clock()
+        tombstones = [
+            Tombstone(
+                life.fingerprint,
+                life.epoch,
+                self.sequence_base + (job.job_id << 16) + index,
+                created_ns,
+                job.hashes[start : start + HASHES_MAX],
+            )
+            for index, start in enumerate(range(0, len(job), HASHES_MAX))
+        ]
+        outcomes = np.full(len(job), Outcome.OK, dtype=np.uint8)
+        written = 0
+        for ended in self._append(tombstones, array):
+            if isinstance(ended, Outcome):
+                outcomes[written * HASHES_MAX :] = ended
+            else:
+                written += ended[1]
+        return outcomes
+
+    def discard(self, file: int) -> None:
+        """Give a chunk file back, and those before it that could not go; blocks.
+
+        A file goes once what it held of tombstones that are still needed is durable elsewhere. Where there is
+        no room for them it stays, unknown to everybody else, until the next one is given back.
+        """
+        waiting, self._postponed = [*self._postponed, file], []
+        for file_id in waiting:
+            chunk = self._folder.files.get(file_id)
+            if chunk is None or self._keep(chunk):
+                self._folder.discard(file_id)
+            else:
+                self._postponed.append(file_id)
+
+    def _keep(self, leaving: ChunkFile) -> bool:
+        """Make the tombstones of a file that are still needed durable in another one; whether they now are."""
+        self._folder.retire(leaving)
+        oldest, epochs = self._folder.oldest_sequence(without=leaving), self._epochs()
+        found = (read_tombstone(leaving, page) for page in leaving.tombstone_pages)
+        needed = [
+            tombstone
+            for tombstone in found
+            if tombstone and tombstone.sequence > oldest and epochs.get(tombstone.fingerprint) == tombstone.epoch
+        ]
+        files: dict[int, ChunkFile] = {}
+        for ended in self._append(needed, leaving.name.array):
+            if isinstance(ended, Outcome):
+                return False
+            files[ended[0].file_id] = ended[0]
+        return all([self._folder.make_durable(chunk) for chunk in files.values()])
+
+    def _append(self, tombstones: Sequence[Tombstone], array: str) -> Iterator[tuple[ChunkFile, int] | Outcome]:
+        """Append tombstones file by file: how many went to which, and at last why the rest did not."""
+        start = 0
+        while start < len(tombstones):
+            chunk = self._folder.place_tombstone(array)
+            if isinstance(chunk, Outcome):
+                yield chunk
+                return
+            own = tombstones[start : start + chunk.room_tombstones]
+            try:
+                _write(own, chunk)
+            except DiskError as error:
+                _logger.warning("deletions not written to SSD: %s", error)
+                self._folder.abandon(chunk)
+                yield Outcome.IO_ERROR
+                return
+            yield chunk, len(own)
+            start += len(own)
+
+
+def _write(tombstones: Sequence[Tombstone], chunk: ChunkFile) -> None:
+    """Append tombstones to a file with room for them; blocks. Raises DiskError."""
+    records = aligned_buffer(len(tombstones) * _RECORD_NBYTES)
+    headers = aligned_buffer(len(tombstones) * PAGE_NBYTES).view(HEADER)
+    pages = records.reshape(-1, 2, PAGE_NBYTES)
+    for row, tombstone in enumerate(tombstones):
+        payload = np.ascontiguousarray(tombstone.hashes).reshape(-1)
+        checksum = crc32c(payload.data)
+        headers["raw_nbytes"][row] = headers["encoded_nbytes"][row] = len(payload)
+        headers["payload_checksum"][row] = checksum
+        headers["sequence"][row] = tombstone.sequence
+        headers["created_ns"][row] = tombstone.created_ns
+        headers["epoch"][row] = tombstone.epoch
+        headers["fingerprint"][row] = np.frombuffer(tombstone.fingerprint, dtype=np.uint8)
+        pages[row, 1, : len(payload)] = payload
+        pages[row, 1, len(payload) : len(payload) + CHECKSUM_NBYTES] = np.array([checksum], dtype="<u4").view(np.uint8)
+    headers["kind"] = KIND_TOMBSTONE
+    headers["slot"] = NO_SLOT
+    headers["file_uuid"] = np.frombuffer(chunk.name.file_uuid, dtype=np.uint8)
+    finish_headers(headers)
+    pages[:, 0] = headers.view(np.uint8).reshape(-1, PAGE_NBYTES)
+    chunk.append([records.data], headers=headers, nbytes=len(records))
