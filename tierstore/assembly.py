@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from tierstore import registry
@@ -128,10 +129,15 @@ def _open_ssd(config: StoreConfig, disk: Disk, pool: HostPool, stack: ExitStack)
         capacity_nbytes=config.ssd.size,
         free_floor_nbytes=config.ssd.free_floor,
         file_nbytes=config.ssd.file_size,
-        codec=cast("Callable[[], Codec]", registry.load("codecs", config.codec.name))(),
+        codec=_codec(config.codec.name),
+        other_codecs={name: partial(_codec, name) for name in registry.names("codecs")},
     )
     stack.callback(tier.close)
     return manifest, tier
+
+
+def _codec(name: str) -> Codec:
+    return cast("Callable[[], Codec]", registry.load("codecs", name))()
 
 
 def _read_link(tier: SsdTier, config: StoreConfig) -> ReadLink:

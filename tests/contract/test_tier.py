@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tierstore.codec.lz4 import Lz4Codec
 from tierstore.disk.posix import PosixDisk
 from tierstore.testing.contracts.tier import TierContract
 from tierstore.testing.ssd_world import SsdWorld
@@ -16,6 +17,14 @@ class TestSsdTierOnSimDisk(TierContract):
     @pytest.fixture
     def world(self) -> Iterator[SsdWorld]:
         world = SsdWorld()
+        yield world
+        world.kill()
+
+
+class TestSsdTierThatEncodes(TierContract):
+    @pytest.fixture
+    def world(self) -> Iterator[SsdWorld]:
+        world = SsdWorld(codec=Lz4Codec())
         yield world
         world.kill()
 

@@ -38,9 +38,9 @@ def golden_record(block_nbytes: int) -> bytes:
         3, ChunkName("array", 0, bytes(range(0x60, 0x70))), disk.create("file", 1 << 20), nbytes=1 << 20, slots=9
     )
     chunk.begin(end_nbytes=2 * shape.pitch_nbytes, next_slot=2)
-    writer = RecordWriter(Pool(pool), RawCodec(), {}, clock=lambda: 1_700_000_000_000_000_000)
+    writer = RecordWriter(Pool(pool), {}, clock=lambda: 1_700_000_000_000_000_000)
     writer.sequence_base = 1000
-    for run in writer.runs(Batch([replace(user.write_job([5]), job_id=JobId(0))])):
+    for run in writer.runs(Batch([replace(user.write_job([5]), job_id=JobId(0))], RawCodec())):
         writer.append(run, chunk)
     writer.close()
     return disk.contents("file")[2 * shape.pitch_nbytes : 3 * shape.pitch_nbytes]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from tierstore.codec.base import Codec, RawCodec
 from tierstore.disk.base import Disk, Entry
 from tierstore.keys import Namespace
 from tierstore.layout import KVLayout
@@ -32,6 +33,7 @@ class SsdWorld:
         disk: Another disk than a simulated one.
         capacity_nbytes: Of the tier; may be changed between lives.
         file_nbytes: Of a chunk file.
+        codec: Of what is written; may be changed between lives.
 
     Attributes:
         disk: Where the folder is.
@@ -41,10 +43,16 @@ class SsdWorld:
     """
 
     def __init__(
-        self, disk: Disk | None = None, *, capacity_nbytes: int = 1 << 20, file_nbytes: int = 64 << 10
+        self,
+        disk: Disk | None = None,
+        *,
+        capacity_nbytes: int = 1 << 20,
+        file_nbytes: int = 64 << 10,
+        codec: Codec | None = None,
     ) -> None:
         self.capacity_nbytes = capacity_nbytes
         self.file_nbytes = file_nbytes
+        self.codec = codec or RawCodec()
         self.free_floor_nbytes = 0
         self.sim = SimDisk()
         self.disk: Disk = self.sim if disk is None else disk
@@ -72,6 +80,7 @@ class SsdWorld:
             capacity_nbytes=self.capacity_nbytes,
             file_nbytes=self.file_nbytes,
             free_floor_nbytes=self.free_floor_nbytes,
+            codec=self.codec,
             clock=lambda: 1_700_000_000_000_000_000,
         )
         return self.tier

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.codec.base import Codec
 from tierstore.tiers.chunkfile import ChunkFile
-from tierstore.tiers.fetching import record_pages
-from tierstore.tiers.record import RecordShape
+from tierstore.tiers.record import RecordShape, record_pages
 from tierstore.types import PAGE_NBYTES, CopyJob, Extents, Outcome
 
 if TYPE_CHECKING:
@@ -32,8 +32,10 @@ class Batch:
 
     Args:
         jobs: At least one; all of one layout and all from the same tier, the host pool or SSD itself.
+        codec: Of the records; from SSD the one that they have.
 
     Attributes:
+        codec: As given.
         layout: Of every block.
         shape: Of a record that holds a block as it is.
         src: int32[n], pool pages; or where the blocks lie on SSD now.
@@ -52,9 +54,10 @@ class Batch:
         outcomes: uint8[n] of `Outcome`, where not open.
     """
 
-    def __init__(self, jobs: Sequence[CopyJob]) -> None:
+    def __init__(self, jobs: Sequence[CopyJob], codec: Codec) -> None:
         assert max(map(len, jobs)) <= _JOB_BLOCKS_MAX, f"a job has more than {_JOB_BLOCKS_MAX} blocks"
         self._jobs = jobs
+        self.codec = codec
         lives = [job.generation for job in jobs]
         counts = [len(job) for job in jobs]
         self.layout = lives[0].layout

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tierstore.tiers.record import BoolArray, HeaderArray
     from tierstore.types import Int64Array, UInt8Array
 
-__all__ = ["Fetched", "RecordFetcher", "Wanted", "cut_runs", "read_records", "record_pages", "verify_headers"]
+__all__ = ["Fetched", "RecordFetcher", "Wanted", "cut_runs", "pages_to_read", "read_records", "verify_headers"]
 
 _logger = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ class Wanted:
         epochs: int64[n] or int64[1].
         hashes: uint8[n, 32]; of the blocks.
         raw_nbytes: Of every block.
+        codec: Of every record.
     """
 
     extents: Extents
@@ -49,6 +50,7 @@ class Wanted:
     epochs: Int64Array
     hashes: UInt8Array
     raw_nbytes: int
+    codec: Codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +69,15 @@ class Fetched:
 
 
 class RecordFetcher:
-    """Reads whole records, of any length, into scratch of its own and verifies them. For one thread.
+    """Reads whole records, of any length, into scratch of its own and verifies them. For one thread."""
 
-    Args:
-        codec: Of every record.
-    """
-
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
+    def __init__(self) -> None:
         self._scratch = Scratch()
-
-    def pages(self, extents: Extents, raw_nbytes: int) -> Int64Array:
-        """Pages that `fetch` reads of each record, whatever its extent says: int64[n]."""
-        return record_pages(np.minimum(extents.nbytes, np.uint32(self._codec.max_encoded_nbytes(raw_nbytes))))
 
     def fetch(self, wanted: Wanted, files: Mapping[int, ChunkFile]) -> Fetched:
         """Read one run of records, those that lie side by side in one call; blocks. See `cut_runs`."""
-        possible = wanted.extents.nbytes <= self._codec.max_encoded_nbytes(wanted.raw_nbytes)
-        pages = self.pages(wanted.extents, wanted.raw_nbytes)
+        possible = wanted.extents.nbytes <= wanted.codec.max_encoded_nbytes(wanted.raw_nbytes)
+        pages = pages_to_read(wanted.extents, wanted.raw_nbytes, wanted.codec)
         ends = np.cumsum(pages)
         starts = ends - pages
         memory = self._scratch.take(int(pages.sum()) * PAGE_NBYTES)
@@ -98,7 +91,7 @@ class RecordFetcher:
             memory[(start + 1) * PAGE_NBYTES : end * PAGE_NBYTES].data
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
         ]
-        intact = filled & possible & verify_headers(headers, wanted, files, self._codec.codec_id)
+        intact = filled & possible & verify_headers(headers, wanted, files)
         for row in np.flatnonzero(intact).tolist():
             end, checksum = int(wanted.extents.nbytes[row]), int(wanted.extents.checksum[row])
             copy = int.from_bytes(bodies[row][end : end + CHECKSUM_NBYTES], "little")
@@ -109,6 +102,11 @@ class RecordFetcher:
 def outcomes_of(filled: BoolArray, intact: BoolArray) -> UInt8Array:
     """OK, CORRUPT where bytes came that are not intact, IO_ERROR where none came: uint8[n]."""
     return np.where(filled, np.where(intact, Outcome.OK, Outcome.CORRUPT), Outcome.IO_ERROR).astype(np.uint8)
+
+
+def pages_to_read(extents: Extents, raw_nbytes: int, codec: Codec) -> Int64Array:
+    """Pages of each record, no more than it can have, whatever its extent says: int64[n]."""
+    return record_pages(np.minimum(extents.nbytes, np.uint32(codec.max_encoded_nbytes(raw_nbytes))))
 
 
 def cut_runs(pages: Sequence[int]) -> Iterator[slice]:
@@ -157,14 +155,14 @@ def read_records(
     return filled
 
 
-def verify_headers(headers: HeaderArray, wanted: Wanted, files: Mapping[int, ChunkFile], codec_id: int) -> BoolArray:
+def verify_headers(headers: HeaderArray, wanted: Wanted, files: Mapping[int, ChunkFile]) -> BoolArray:
     """Which of `HEADER`[n] are headers of the wanted blocks, in the files they should be in: bool[n]."""
     extents = wanted.extents
     uuids = b"".join(files[file].name.file_uuid if file in files else bytes(16) for file in extents.file.tolist())
     fitting: BoolArray = (
         valid_headers(headers)
         & (headers["kind"] == KIND_BLOCK)
-        & (headers["codec_id"] == codec_id)
+        & (headers["codec_id"] == wanted.codec.codec_id)
         & (headers["epoch"] == wanted.epochs)
         & (headers["raw_nbytes"] == wanted.raw_nbytes)
         & (headers["encoded_nbytes"] == extents.nbytes)

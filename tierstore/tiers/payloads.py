@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from crc32c import crc32c
 
-from tierstore.codec.base import Codec
 from tierstore.tiers.batch import Batch, Run
 from tierstore.tiers.chunkfile import ChunkFile
-from tierstore.tiers.fetching import RecordFetcher, Wanted, cut_runs, record_pages
+from tierstore.tiers.fetching import RecordFetcher, Wanted, cut_runs, pages_to_read
 from tierstore.tiers.frame import Frame, Pool, Scratch, run_records
-from tierstore.tiers.record import CHECKSUM_NBYTES, RecordShape, pages_of
+from tierstore.tiers.record import CHECKSUM_NBYTES, RecordShape, pages_of, record_pages
 from tierstore.types import PAGE_NBYTES, Extents, Outcome
 
 if TYPE_CHECKING:
@@ -86,23 +85,21 @@ class EncodedSlots:
 
     Args:
         pool: Where the blocks lie.
-        codec: What encodes them.
         threads: How many encode one run together.
     """
 
     lanes = 2
 
-    def __init__(self, pool: Pool, codec: Codec, threads: int) -> None:
+    def __init__(self, pool: Pool, threads: int) -> None:
         self._pool = pool
-        self._codec = codec
         self._scratches = (Scratch(), Scratch())
         self.threads = threads
 
     def cut(self, batch: Batch) -> list[Run]:
-        """Runs of one length behind a short one, with work for every thread; in the two scratches by turns."""
-        longest = RecordShape(self._codec.max_encoded_nbytes(batch.shape.nbytes))
+        """Runs of one length behind a short one, with equal work for the threads; in the two scratches by turns."""
+        longest = RecordShape(batch.codec.max_encoded_nbytes(batch.shape.nbytes))
         body_nbytes = longest.pitch_nbytes - PAGE_NBYTES
-        records = max(self.threads, run_records(longest))
+        records = max(self.threads, run_records(longest) // self.threads * self.threads)
         bodies = []
         for scratch in self._scratches:
             memory = scratch.take(min(records, len(batch)) * body_nbytes).data
@@ -116,7 +113,7 @@ class EncodedSlots:
             block = self._pool.payload(int(slots[row]), batch.shape.nbytes)
             body = run.bodies[row - run.rows.start]
             try:
-                nbytes = self._codec.encode(block, body, item_nbytes=item_nbytes)
+                nbytes = batch.codec.encode(block, body, item_nbytes=item_nbytes)
             except ValueError as error:
                 _logger.warning("a block cannot be encoded: %s", error)
                 batch.end(row, Outcome.REJECTED)
@@ -136,27 +133,28 @@ class OldRecords:
     """Records of files that are about to go, verified as a read does and written again as they are.
 
     Args:
-        codec: Of the records.
         files: Chunk files by the number in extents.
     """
 
     threads = 0
     lanes = 1
 
-    def __init__(self, codec: Codec, files: Mapping[int, ChunkFile]) -> None:
-        self._fetcher = RecordFetcher(codec)
+    def __init__(self, files: Mapping[int, ChunkFile]) -> None:
+        self._fetcher = RecordFetcher()
         self._files = files
 
     def cut(self, batch: Batch) -> list[Run]:
         """Runs that the fetcher can read at once."""
-        pages = self._fetcher.pages(_extents(batch), batch.shape.nbytes)
+        pages = pages_to_read(_extents(batch), batch.shape.nbytes, batch.codec)
         return [Run(batch, range(rows.start, rows.stop)) for rows in cut_runs(pages.tolist())]
 
     def prepare(self, run: Run, rows: range) -> None:
         """Read and verify; rows that fail end as CORRUPT or IO_ERROR. Parents and times are the record's own."""
         batch, own = run.batch, np.arange(rows.start, rows.stop)
         extents = _extents(batch).rows(own)
-        wanted = Wanted(extents, batch.fingerprints[own], batch.epochs[own], batch.hashes[own], batch.shape.nbytes)
+        wanted = Wanted(
+            extents, batch.fingerprints[own], batch.epochs[own], batch.hashes[own], batch.shape.nbytes, batch.codec
+        )
         fetched = self._fetcher.fetch(wanted, self._files)
         run.bodies = fetched.bodies
         batch.parents[own], batch.created_ns[own] = fetched.headers["parent_hash"], fetched.headers["created_ns"]

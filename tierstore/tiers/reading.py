@@ -22,6 +22,7 @@ from tierstore.tiers.fetching import (
     Wanted,
     cut_runs,
     outcomes_of,
+    pages_to_read,
     read_records,
     verify_headers,
 )
@@ -42,21 +43,19 @@ class RecordReader:
 
     Args:
         pool: Where the blocks go.
-        codec: Of every record.
     """
 
-    def __init__(self, pool: Pool, codec: Codec) -> None:
+    def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._codec = codec
-        self._straight = codec.codec_id == RawCodec.codec_id
         self._own = threading.local()
 
-    def read(self, job: CopyJob, files: Mapping[int, ChunkFile]) -> UInt8Array:
+    def read(self, job: CopyJob, files: Mapping[int, ChunkFile], codec: Codec) -> UInt8Array:
         """Fill the job's slots; blocks. Slots of blocks that are not OK may hold anything.
 
         Args:
             job: A read; its extents may lie in any order.
             files: Chunk files by the number in the extents. An extent in no such file is an IO_ERROR.
+            codec: Of every record.
 
         Returns:
             uint8[n] of `Outcome` in the job's order: OK, CORRUPT or IO_ERROR.
@@ -65,7 +64,9 @@ class RecordReader:
         assert isinstance(extents, Extents), f"job {job.job_id} does not read from SSD"
         assert slots is not None, f"job {job.job_id} has no slots to read into"
         layout = job.generation.layout
-        pages = self._pages(extents, layout.block_nbytes)
+        straight = codec.codec_id == RawCodec.codec_id
+        raw_pages = RecordShape(layout.block_nbytes).pitch_nbytes // PAGE_NBYTES
+        pages = np.full(len(job), raw_pages) if straight else pages_to_read(extents, layout.block_nbytes, codec)
         outcomes = np.empty(len(job), dtype=np.uint8)
         order = np.lexsort((extents.page, extents.file))
         for run in cut_runs(pages[order].tolist()):
@@ -76,20 +77,15 @@ class RecordReader:
                 np.array([job.generation.epoch]),
                 job.hashes[rows],
                 layout.block_nbytes,
+                codec,
             )
-            if self._straight:
+            if straight:
                 outcomes[rows] = self._read_straight(
                     wanted, pages[rows], slots[rows].astype(np.int32, copy=False), files
                 )
             else:
                 outcomes[rows] = self._decode(wanted, slots[rows].tolist(), files, layout.item_nbytes)
         return outcomes
-
-    def _pages(self, extents: Extents, raw_nbytes: int) -> Int64Array:
-        """Pages to read of each record, whatever its extent says: int64[n]."""
-        if self._straight:
-            return np.full(len(extents), RecordShape(raw_nbytes).pitch_nbytes // PAGE_NBYTES)
-        return self._fetcher.pages(extents, raw_nbytes)
 
     def _read_straight(
         self, wanted: Wanted, pages: Int64Array, slots: Int32Array, files: Mapping[int, ChunkFile]
@@ -105,7 +101,7 @@ class RecordReader:
         intact = (
             filled
             & (wanted.extents.nbytes == shape.nbytes)
-            & verify_headers(frame.headers[: len(slots)], wanted, files, self._codec.codec_id)
+            & verify_headers(frame.headers[: len(slots)], wanted, files)
             & (frame.collect_checksums(pool, slots, shape) == checksums)
         )
         for row in np.flatnonzero(intact).tolist():
@@ -119,7 +115,7 @@ class RecordReader:
             encoded = fetched.bodies[row][: wanted.extents.nbytes[row]]
             block = self._pool.payload(slots[row], wanted.raw_nbytes)
             try:
-                self._codec.decode(encoded, block, item_nbytes=item_nbytes)
+                wanted.codec.decode(encoded, block, item_nbytes=item_nbytes)
             except ValueError as error:
                 _logger.warning("a record with a right checksum cannot be decoded: %s", error)
                 fetched.outcomes[row] = Outcome.CORRUPT
@@ -138,5 +134,5 @@ class RecordReader:
         """The calling thread's fetcher."""
         fetcher: RecordFetcher | None = getattr(self._own, "fetcher", None)
         if fetcher is None:
-            fetcher = self._own.fetcher = RecordFetcher(self._codec)
+            fetcher = self._own.fetcher = RecordFetcher()
         return fetcher

@@ -31,7 +31,7 @@ from tierstore.tiers.space import FolderLimits
 from tierstore.tiers.tombstone import Graves
 from tierstore.tiers.writing import RecordWriter
 from tierstore.tiers.zarr_metadata import ArraySpec
-from tierstore.types import PAGE_NBYTES, CopyJob, CopyResult, Extents, Outcome, TierName, TombstoneJob
+from tierstore.types import PAGE_NBYTES, CopyJob, CopyResult, Extents, Outcome, TombstoneJob
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
@@ -91,11 +91,11 @@ class SsdTier:
         self._manifest = manifest
         self._codec = codec
         self._other_codecs = other_codecs
-        self._pool = Pool(pool)
         self._folder = ChunkFolder(disk, FolderLimits(capacity_nbytes, file_nbytes, free_floor_nbytes))
         self._graves = Graves(self._folder, lambda: manifest.epochs, clock)
-        self._readers = {codec.name: RecordReader(self._pool, codec)}
-        self._writer = RecordWriter(self._pool, codec, self._folder.files, clock)
+        self._codecs = {codec.name: codec}
+        self._reader = RecordReader(Pool(pool))
+        self._writer = RecordWriter(Pool(pool), self._folder.files, clock)
         self._last: ArraySpec | None = None
         self._recovered: Recovery | None = None
 
@@ -103,8 +103,8 @@ class SsdTier:
         """Fill the job's host slots and verify each block; blocks. See `Tier.read`."""
         started = time.perf_counter()
         assert isinstance(job.src_locations, Extents), f"job {job.job_id} does not read from SSD"
-        if len(self._readers) == 1:
-            outcomes = self._readers[self._codec.name].read(job, self._folder.files)
+        if len(self._codecs) == 1:
+            outcomes = self._reader.read(job, self._folder.files, self._codec)
         else:
             outcomes = self._read_by_codec(job, [self._codec_of(file) for file in job.src_locations.file.tolist()])
         return CopyResult(job.job_id, outcomes, seconds=time.perf_counter() - started)
@@ -116,15 +116,16 @@ class SsdTier:
         where the disk failed; the file that failed takes no more records, and the next call tries another one.
         """
         assert self._recovered is not None, "recover() comes before the first write"
-        groups: dict[tuple[bytes, TierName], list[int]] = {}
+        groups: dict[tuple[bytes, bool, str], list[int]] = {}
         results: dict[int, CopyResult] = {}
         for position, job in enumerate(jobs):
             if isinstance(job, TombstoneJob):
                 results[position] = self._delete(job)
             else:
-                groups.setdefault((job.generation.layout.fingerprint, job.src), []).append(position)
-        for positions in groups.values():
-            group = self._write_group([job for at in positions if isinstance(job := jobs[at], CopyJob)])
+                key = job.generation.layout.fingerprint, job.src is job.dst, self._codec_to_write(job)
+                groups.setdefault(key, []).append(position)
+        for (_, _, codec), positions in groups.items():
+            group = self._write_group([job for at in positions if isinstance(job := jobs[at], CopyJob)], codec)
             results.update(zip(positions, group, strict=True))
         return [results[position] for position in range(len(jobs))]
 
@@ -161,8 +162,8 @@ class SsdTier:
             progress=progress,
         )
         self._writer.sequence_base = self._graves.sequence_base = self._recovered.sequence_base
-        for name in {chunk.name.codec for chunk in self._folder.files.values()} - set(self._readers):
-            self._readers[name] = RecordReader(self._pool, self._other_codecs[name]())
+        for name in {chunk.name.codec for chunk in self._folder.files.values()} - set(self._codecs):
+            self._codecs[name] = self._other_codecs[name]()
         return iter(self._recovered.blocks)
 
     def close(self) -> None:
@@ -170,11 +171,11 @@ class SsdTier:
         self._folder.close()
         self._writer.close()
 
-    def _write_group(self, jobs: Sequence[CopyJob]) -> Iterator[CopyResult]:
-        """Write jobs of one layout and from one tier."""
+    def _write_group(self, jobs: Sequence[CopyJob], codec: str) -> Iterator[CopyResult]:
+        """Write jobs of one layout, from one tier and to be of one codec."""
         started = time.perf_counter()
-        batch = Batch(jobs)
-        spec = ArraySpec(batch.layout, self._codec)
+        batch = Batch(jobs, self._codecs[codec])
+        spec = ArraySpec(batch.layout, batch.codec)
         ended = self._declare(spec)
         if ended is Outcome.OK:
             with closing(self._writer.runs(batch)) as runs:
@@ -225,6 +226,11 @@ class SsdTier:
             return Outcome.IO_ERROR
         return self._folder.declare(spec)
 
+    def _codec_to_write(self, job: CopyJob) -> str:
+        """What a job's records are to be of. A rewritten one stays as it is; such a job reads a single file."""
+        extents = job.src_locations
+        return self._codec_of(int(extents.file[0])) if isinstance(extents, Extents) and len(job) else self._codec.name
+
     def _codec_of(self, file: int) -> str:
         chunk = self._folder.files.get(file)
         return chunk.name.codec if chunk else self._codec.name
@@ -243,7 +249,7 @@ class SsdTier:
                 src_locations=extents.rows(rows),
                 dst_locations=slots[rows],
             )
-            outcomes[rows] = self._readers[codec].read(part, self._folder.files)
+            outcomes[rows] = self._reader.read(part, self._folder.files, self._codecs[codec])
         return outcomes
 
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.codec.base import Codec, RawCodec
+from tierstore.codec.base import RawCodec
 from tierstore.tiers.batch import Batch, Run
 from tierstore.tiers.chunkfile import ChunkFile
-from tierstore.tiers.fetching import record_pages
 from tierstore.tiers.frame import Frame, Pool
 from tierstore.tiers.payloads import EncodedSlots, OldRecords, Payloads, PlainSlots
-from tierstore.tiers.record import KIND_BLOCK, finish_headers
+from tierstore.tiers.record import KIND_BLOCK, finish_headers, record_pages
 from tierstore.types import PAGE_NBYTES, Extents, Outcome
 from tierstore.worker import Worker
 
@@ -38,7 +37,6 @@ class RecordWriter:
 
     Args:
         pool: Where blocks come from.
-        codec: What encodes them.
         files: Where older records come from, by the number in extents.
         clock: Unix time in nanoseconds.
 
@@ -47,15 +45,13 @@ class RecordWriter:
             and its job's number times 65,536, and its place in the job: the order in which jobs were planned.
     """
 
-    def __init__(self, pool: Pool, codec: Codec, files: Mapping[int, ChunkFile], clock: Callable[[], int]) -> None:
-        raw = codec.codec_id == RawCodec.codec_id
-        self._slots: Payloads = PlainSlots(pool) if raw else EncodedSlots(pool, codec, ENCODE_THREADS)
-        self._old: Payloads = OldRecords(codec, files)
-        self._codec_id = codec.codec_id
+    def __init__(self, pool: Pool, files: Mapping[int, ChunkFile], clock: Callable[[], int]) -> None:
+        self._plain: Payloads = PlainSlots(pool)
+        self._encoded: Payloads = EncodedSlots(pool, ENCODE_THREADS)
+        self._old: Payloads = OldRecords(files)
         self._clock = clock
         self._frame = Frame()
-        threads = self._slots.threads
-        self._worker = Worker("ssd-encode", capacity=threads, threads=threads)
+        self._worker = Worker("ssd-encode", capacity=ENCODE_THREADS, threads=ENCODE_THREADS)
         self.sequence_base = 0
 
     def runs(self, batch: Batch) -> Generator[Run]:
@@ -113,12 +109,14 @@ class RecordWriter:
         self._worker.close()
 
     def _source(self, batch: Batch) -> Payloads:
-        return self._old if isinstance(batch.src, Extents) else self._slots
+        if isinstance(batch.src, Extents):
+            return self._old
+        return self._plain if batch.codec.codec_id == RawCodec.codec_id else self._encoded
 
     def _fill(self, headers: HeaderArray, batch: Batch, rows: Int64Array) -> None:
         """Say in the headers what the records hold."""
         headers["kind"] = KIND_BLOCK
-        headers["codec_id"] = self._codec_id
+        headers["codec_id"] = batch.codec.codec_id
         headers["sequence"] = self.sequence_base + batch.order[rows]
         headers["created_ns"] = batch.created_ns[rows]
         headers["epoch"] = batch.epochs[rows]
