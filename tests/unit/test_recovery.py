@@ -13,9 +13,10 @@ from tierstore.disk.base import Buffer, File
 from tierstore.testing.block_user import BlockUser
 from tierstore.testing.ssd_world import SsdWorld
 from tierstore.tiers.chunkfile import ChunkFile, ChunkName, slots_per_file
+from tierstore.tiers.footer import Keys
 from tierstore.tiers.frame import aligned_buffer
 from tierstore.tiers.manifest import Manifest
-from tierstore.tiers.record import RecordShape
+from tierstore.tiers.record import KEY, RecordShape
 from tierstore.tiers.scan import Scanner
 from tierstore.types import PAGE_NBYTES, Outcome
 
@@ -238,3 +239,12 @@ def test_large_payloads_are_skipped_and_small_records_come_in_large_pieces(
     assert keys.rows["slot"].tolist() == list(range(count))
     assert len(file.read_nbytes) <= reads_max
     assert sum(file.read_nbytes) <= read_nbytes_max
+
+
+def test_keys_that_are_picked_keep_their_reserved_bytes() -> None:
+    used = np.arange(64 * KEY.itemsize, dtype=np.uint32).astype(np.uint8)
+    keys = Keys(used.view(KEY), np.arange(64, dtype=np.uint32), bytes(16))
+    chosen = np.arange(64) % 3 == 0
+    picked = keys.only(chosen)
+    assert picked.rows.tobytes() == used.reshape(64, -1)[chosen].tobytes()
+    assert picked.pages.tolist() == list(range(0, 64, 3))

@@ -21,7 +21,7 @@ from tierstore.types import PAGE_NBYTES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tierstore.tiers.record import HeaderArray
+    from tierstore.tiers.record import BoolArray, HeaderArray
     from tierstore.types import UInt8Array, UInt32Array
 
     KeyArray: TypeAlias = NDArray[np.void]
@@ -68,6 +68,11 @@ class Keys:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def only(self, chosen: BoolArray) -> Keys:
+        """Some of the records. Picked as bytes, for numpy leaves the reserved ones of picked rows unset."""
+        used = self.rows.view(np.uint8).reshape(-1, HEADER_NBYTES)[chosen]
+        return Keys(used.reshape(-1).view(KEY), self.pages[chosen], self.file_uuid)
 
 
 def keys_of(headers: HeaderArray) -> UInt8Array:

@@ -194,7 +194,7 @@ def _read(chunk: ChunkFile, geometry: Geometry | None, census: Census, advance: 
         scanner = Scanner()
         keys, readable = scanner.records(chunk, advance)
         intact, payloads_readable = scanner.intact(chunk, keys)
-        keys, readable = Keys(keys.rows[intact], keys.pages[intact], keys.file_uuid), readable and payloads_readable
+        keys, readable = keys.only(intact), readable and payloads_readable
     chunk.know(keys)
     last_sequence = int(keys.rows["sequence"].max()) if len(keys) else -1
     blocks = census.blocks(keys)
