@@ -17,6 +17,7 @@ from tierstore.control.mind import Limits
 from tierstore.control.planner import Planner
 from tierstore.control.slabs import SLABS_MIN, SlotAllocator
 from tierstore.metrics import Metrics
+from tierstore.recency import RecencyKeeper
 from tierstore.tiers.host_pool import HostPool
 from tierstore.tiers.manifest import Manifest
 from tierstore.tiers.ssd import SsdTier, default_file_nbytes
@@ -58,6 +59,7 @@ class House:
         metrics: Counted under the engine's lock.
         manifest: The SSD folder's; None without one.
         recovered: Blocks of an earlier run by namespace fingerprint, until the namespace is opened.
+        recency: How that run used them; None without an SSD folder.
         closing: Takes everything down.
     """
 
@@ -67,6 +69,7 @@ class House:
     metrics: Metrics
     manifest: Manifest | None
     recovered: dict[bytes, list[Recovered]]
+    recency: RecencyKeeper | None
     closing: ExitStack
 
 
@@ -91,8 +94,10 @@ def build(config: StoreConfig, disk: Disk | None = None) -> House:
             pool.populate(0, pool_nbytes)
         metrics = Metrics()
         manifest, tier = None, None
-        if disk is not None or config.ssd.enabled:
-            manifest, tier = _open_ssd(config, disk or _local_disk(config), pool, stack)
+        if disk is None and config.ssd.enabled:
+            disk = _local_disk(config)
+        if disk is not None:
+            manifest, tier = _open_ssd(config, disk, pool, stack)
         recovered: dict[bytes, list[Recovered]] = {}
         files: dict[int, None] = {}
         if tier is not None:
@@ -111,8 +116,11 @@ def build(config: StoreConfig, disk: Disk | None = None) -> House:
             write=None if tier is None else WriteLink(tier, name="ssd-write", capacity=_TIER_JOBS_MAX),
         )
         engine = Engine(planner, links, memory, _steady_clock())
+        recency = None if disk is None else RecencyKeeper(disk, engine, recovered)
+        if recency is not None:
+            stack.callback(recency.close)
         stack.callback(engine.close)
-        return House(device, pool, engine, metrics, manifest, recovered, stack.pop_all())
+        return House(device, pool, engine, metrics, manifest, recovered, recency, stack.pop_all())
 
 
 def _local_disk(config: StoreConfig) -> Disk:
@@ -160,6 +168,7 @@ def _planner(
     ssd_nbytes = config.ssd.size if with_ssd else 0
     capacity = min(pool_nbytes // _HOST_BLOCK_NBYTES + ssd_nbytes // _SSD_BLOCK_NBYTES, _ENTRIES_MAX)
     file_nbytes = config.ssd.file_size or default_file_nbytes(config.ssd.size)
+    reclaim_below_nbytes = max(file_nbytes, min(limits.write_inflight_nbytes_max, ssd_nbytes // 8))
     return Planner(
         capacity=max(capacity, num_recovered + pool_nbytes // PAGE_NBYTES // 2, 1024),
         slots=slots,
@@ -167,7 +176,7 @@ def _planner(
         admission=cast("Callable[[], AdmissionPolicy]", registry.load("admissions", config.admission.name))(),
         limits=limits,
         metrics=metrics,
-        reclaim_below_nbytes=file_nbytes if with_ssd else None,
+        reclaim_below_nbytes=reclaim_below_nbytes if with_ssd else None,
     )
 
 

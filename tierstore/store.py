@@ -81,7 +81,9 @@ class Store:
                 if manifest is not None:
                     manifest.register(namespace)
                 for batch in self._house.recovered.pop(namespace.fingerprint, []):
-                    self._house.engine.adopt(generation.number, batch.hashes, batch.extents)
+                    recency = self._house.recency
+                    usage = None if recency is None else recency.of(batch.fingerprint, batch.hashes)
+                    self._house.engine.adopt(generation.number, batch.hashes, batch.extents, usage)
                 handle = self._handles[namespace.fingerprint] = NamespaceHandle(self, namespace, generation)
             return handle
 

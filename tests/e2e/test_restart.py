@@ -86,14 +86,14 @@ def test_a_put_in_flight_during_a_clear_does_not_come_back(tmp_path: Path) -> No
         assert known(store.namespace(namespace()), range(6)) == []
 
 
-def test_a_deleted_block_comes_back_with_its_own_bytes_or_not_at_all(tmp_path: Path) -> None:
+def test_a_deleted_block_does_not_come_back(tmp_path: Path) -> None:
     with small_store(ssd_dir=tmp_path) as store:
         handle = store.namespace(namespace())
         put(handle, range(6))
-        assert handle.delete(hashes_of(range(3))) == 3
+        assert handle.delete(hashes_of(range(3))).result(TIMEOUT_SECONDS).num_ok == 3
         assert known(handle, range(6)) == [3, 4, 5]
     with small_store(ssd_dir=tmp_path) as store:
-        assert set(known(store.namespace(namespace()), range(6))) >= {3, 4, 5}
+        assert known(store.namespace(namespace()), range(6)) == [3, 4, 5]
 
 
 def test_a_namespace_that_a_run_does_not_open_keeps_its_blocks(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_the_folder_keeps_its_limit_across_restarts(tmp_path: Path) -> None:
     for first in range(0, 200, 40):
         with small_store(ssd_dir=tmp_path) as store:
             for start in range(first, first + 40, 8):
-                put(store.namespace(namespace()), range(start, start + 8), durable=False)
+                put(store.namespace(namespace()), range(start, start + 8))
                 assert store.flush().result(TIMEOUT_SECONDS).ok
         assert FILE_NBYTES < chunk_nbytes(tmp_path) <= 1 << 20
     with small_store(ssd_dir=tmp_path) as store:
@@ -166,7 +166,7 @@ def test_a_damaged_block_is_a_miss_and_a_put_mends_it(tmp_path: Path, seed: int)
     with small_store(ssd_dir=tmp_path) as store:
         put(store.namespace(namespace()), range(20))
     rng = np.random.default_rng(seed)
-    for path in tmp_path.glob("arrays/*/open-*"):
+    for path in tmp_path.glob("arrays/*/[co]*"):
         data = np.fromfile(path, np.uint8)
         data[rng.integers(0, len(data), 8)] ^= 1
         data.tofile(path)

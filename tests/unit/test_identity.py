@@ -123,7 +123,7 @@ def test_any_name_works_and_stays_inside_the_folder(tmp_path: Path, name: str) -
     with small_store(ssd_dir=folder) as store:
         assert get(store.namespace(namespace), BLOCKS, BYTES).ok
     assert [path.name for path in tmp_path.iterdir()] == ["kv"]
-    assert {path.name for path in folder.iterdir()} == {"LOCK", "store.json", "arrays"}
+    assert {path.name for path in folder.iterdir()} == {"LOCK", "store.json", "zarr.json", "recency", "arrays"}
 
 
 def test_requests_that_differ_in_one_byte_of_their_media_share_no_block() -> None:

@@ -8,15 +8,13 @@ from collections.abc import Iterator
 import pytest
 from crc32c import crc32c
 
-from tierstore.codec.base import RawCodec
 from tierstore.errors import ConfigError
 from tierstore.testing.block_user import BlockUser
 from tierstore.testing.ssd_world import SsdWorld
 from tierstore.tiers.chunkfile import ChunkName, slots_per_file
 from tierstore.tiers.frame import aligned_buffer
-from tierstore.tiers.manifest import Manifest
 from tierstore.tiers.record import RecordShape
-from tierstore.tiers.ssd import SsdTier, default_file_nbytes
+from tierstore.tiers.ssd import default_file_nbytes
 from tierstore.types import PAGE_NBYTES, Outcome
 
 OK, REJECTED, IO_ERROR = Outcome.OK, Outcome.REJECTED, Outcome.IO_ERROR

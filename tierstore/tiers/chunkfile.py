@@ -21,6 +21,7 @@ from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
     from tierstore.tiers.footer import KeyArray
+    from tierstore.tiers.frame import Scratch
     from tierstore.tiers.record import HeaderArray
     from tierstore.types import UInt32Array
 
@@ -188,11 +189,11 @@ class ChunkFile:
         )
         self.dirty = True
 
-    def write_footer(self) -> None:
+    def write_footer(self, scratch: Scratch) -> None:
         """Write the footer; blocks. Nothing may be appended any more. Raises DiskError: the records are as before."""
         self.appendable = False
         rows, pages = np.frombuffer(self._rows, dtype=KEY), np.frombuffer(self._pages, dtype=np.uint32)
-        footer = pack_footer(Keys(rows, pages, self.name.file_uuid), slots=self.slots)
+        footer = pack_footer(Keys(rows, pages, self.name.file_uuid), slots=self.slots, scratch=scratch)
         start = self.nbytes - len(footer)
         assert self.end_nbytes <= start, f"the footer of {self.name.path} would lie on its records"
         self.dirty = True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tierstore.disk.base import Disk
 from tierstore.errors import DiskError
 from tierstore.tiers.chunkfile import ChunkFile, ChunkName
+from tierstore.tiers.frame import Scratch
 from tierstore.tiers.space import FILES_MAX, FolderLimits, Space
 from tierstore.tiers.zarr_metadata import ZarrArrays
 from tierstore.types import Outcome
@@ -42,6 +43,7 @@ class ChunkFolder:
         self._space = Space(disk, limits)
         self.files = self._space.files
         self._current: dict[str, ChunkFile] = {}
+        self._scratch = Scratch()
         self._next_id = 0
         self._lost_records = False
 
@@ -136,7 +138,7 @@ class ChunkFolder:
         assert geometry is not None, "only a file of a known array is appended to"
         sealed = chunk.name.sealed(geometry.axes)
         try:
-            chunk.write_footer()
+            chunk.write_footer(self._scratch)
         except DiskError as error:
             _logger.warning("chunk file not sealed: %s", error)
             self.make_durable(chunk)

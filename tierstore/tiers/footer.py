@@ -14,7 +14,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tierstore.disk.base import File
-from tierstore.tiers.frame import aligned_buffer
+from tierstore.tiers.frame import Scratch, aligned_buffer
 from tierstore.tiers.record import CHECKSUM_NBYTES, FORMAT_VERSION, HEADER_NBYTES, KEY, KIND_BLOCK, pages_of
 from tierstore.types import PAGE_NBYTES
 
@@ -90,10 +90,11 @@ def footer_nbytes(slots: int, records: int) -> int:
     return pages_of(_table_nbytes(records) + _tail_nbytes(slots)) * PAGE_NBYTES
 
 
-def pack_footer(keys: Keys, *, slots: int) -> UInt8Array:
-    """The footer of a file: uint8[footer_nbytes], at a page boundary. A block of a slot beyond `slots` is left out."""
-    footer = aligned_buffer(footer_nbytes(slots, len(keys)))
+def pack_footer(keys: Keys, *, slots: int, scratch: Scratch) -> UInt8Array:
+    """The footer of a file: uint8[footer_nbytes], at a page boundary, in the scratch."""
+    footer = scratch.take(footer_nbytes(slots, len(keys)))
     table = footer[: _table_nbytes(len(keys))]
+    footer[len(table) : -_tail_nbytes(slots) + _TRAILER.itemsize] = 0
     table[: len(keys) * HEADER_NBYTES] = keys.rows.view(np.uint8)
     table[len(keys) * HEADER_NBYTES :] = keys.pages.astype("<u4").view(np.uint8)
     trailer = footer[-_tail_nbytes(slots) :][: _TRAILER.itemsize]

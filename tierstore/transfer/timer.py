@@ -1,4 +1,4 @@
-"""Deadlines: one thread that sleeps until the next one and calls the engine. Started with the first deadline."""
+"""One thread that sleeps until the next deadline and then calls. Started with the first deadline."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ class Timer:
     Args:
         clock: Seconds, as `expire`'s deadlines count them.
         expire: Ends what is due and returns the next deadline, infinity where there is none.
+        name: The thread's name.
     """
 
-    def __init__(self, clock: Callable[[], float], expire: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], expire: Callable[[], float], name: str = "deadlines") -> None:
         self._clock = clock
+        self._name = name
         self._expire = expire
         self._next = math.inf
         self._closing = False
@@ -35,7 +37,7 @@ class Timer:
                 return
             self._next = deadline
             if self._worker is None:
-                self._worker = Worker("deadlines", capacity=1)
+                self._worker = Worker(self._name, capacity=1)
                 atexit.register(self.close)  # before the worker's own, which would wait for a task that waits
                 self._worker.submit(self._run)
             self._changed.notify()
