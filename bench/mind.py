@@ -123,7 +123,9 @@ def measure(num_blocks: int, seed: int) -> dict[str, object]:
     def look_up(keys: UInt8Array) -> None:
         for first in range(0, len(keys), SLICE_BLOCKS):
             piece = keys[first : first + SLICE_BLOCKS]
-            assert world.hold(lambda piece=piece: planner.catalogue.leading(LIFE, piece)) == len(piece), "a block is missing"
+            assert world.hold(lambda piece=piece: planner.catalogue.leading(LIFE, piece)) == len(piece), (
+                "a block is missing"
+            )
 
     put_seconds = seconds(put_all)
     index_nbytes = resident_nbytes() - before_nbytes
