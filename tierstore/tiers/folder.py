@@ -215,15 +215,19 @@ class ChunkFolder:
             file = self._disk.open(name.path)
         except DiskError as error:
             _logger.warning("chunk file skipped: %s", error)
-            self._space.ignore(name, nbytes)
+            self.ignore(name, nbytes)
             return None
         return self._enter(ChunkFile(self._next_id, name, file, nbytes=nbytes))
+
+    def ignore(self, name: ChunkName, nbytes: int) -> None:
+        """Count a file that nothing is done with in this run."""
+        self._space.ignore(name, nbytes)
 
     def disown(self, chunk: ChunkFile) -> None:
         """Leave a file alone that turned out not to be of this store; its bytes count."""
         del self.files[chunk.file_id]
         chunk.file.close()
-        self._space.ignore(chunk.name, chunk.nbytes)
+        self.ignore(chunk.name, chunk.nbytes)
 
     def resume(self, chunk: ChunkFile, keys: Keys) -> bool:
         """Make an adopted open file ready for more records behind its last; False where it is not whole."""

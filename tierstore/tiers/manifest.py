@@ -7,7 +7,6 @@ one thread at a time.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
@@ -19,14 +18,13 @@ from typing import TypedDict
 from tierstore.disk.base import Disk, Lock
 from tierstore.errors import DiskError, FolderFormatError
 from tierstore.keys import Namespace
-from tierstore.tiers.frame import aligned_buffer
-from tierstore.tiers.record import FORMAT_VERSION, pages_of
+from tierstore.tiers.record import FORMAT_VERSION
+from tierstore.tiers.whole_file import read_whole, replace_whole
 from tierstore.types import PAGE_NBYTES
 
 __all__ = ["Manifest"]
 
 _PATH = "store.json"
-_NEW_PATH = "store.json.new"
 _LOCK_PATH = "LOCK"
 
 _REMEDY = "restore it from a copy, or remove it together with arrays/ to start anew"
@@ -146,13 +144,7 @@ def _load(disk: Disk) -> _Content | None:
     nbytes = root[_PATH].nbytes
     if not nbytes or nbytes % PAGE_NBYTES:
         raise FolderFormatError(f"{_PATH} cannot be read (it has {nbytes} bytes, not whole pages); {_REMEDY}")
-    buffer = aligned_buffer(nbytes)
-    file = disk.open(_PATH)
-    try:
-        file.read_into([buffer.data], 0)
-    finally:
-        file.close()
-    return _parse(buffer.tobytes())
+    return _parse(read_whole(disk, _PATH))
 
 
 def _parse(text: bytes) -> _Content:
@@ -176,18 +168,4 @@ def _parse(text: bytes) -> _Content:
 
 def _save(disk: Disk, content: _Content) -> None:
     """Replace the manifest, atomically and durably."""
-    text = json.dumps(content, indent=1).encode()
-    buffer = aligned_buffer(pages_of(len(text) + 1) * PAGE_NBYTES)
-    buffer.data[:] = text.ljust(len(buffer) - 1) + b"\n"
-    try:
-        disk.remove(_NEW_PATH)  # of a run that died here
-    except DiskError as error:
-        if error.errno != errno.ENOENT:
-            raise
-    file = disk.create(_NEW_PATH, len(buffer))
-    try:
-        file.write_from([buffer.data], 0)
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(_NEW_PATH, _PATH)
+    replace_whole(disk, _PATH, json.dumps(content, indent=1).encode() + b"\n", padding=b" ")

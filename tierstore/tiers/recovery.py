@@ -49,7 +49,7 @@ _JOB_RECORDS_MAX = 1 << 16
 _UNSEEN_SEQUENCES = 1 << 48
 """Sequences left out where something could not be read: what lies there may be newer than all that was seen."""
 
-_ARRAY_NAME = re.compile(r"[0-9a-f]{64}-(.+)")
+_ARRAY_NAME = re.compile(r"[0-9a-f]{64}-.+")
 
 _logger = logging.getLogger(__name__)
 
@@ -111,14 +111,15 @@ def recover(
         codecs: Names of the codecs whose arrays can be read.
         progress: Told of the bytes of chunk files.
     """
-    names, complete = _list(disk, codecs)
+    listed, complete = _list(disk)
+    names = _readable(listed, folder, codecs)
     geometries = {array: folder.adopt_array(array) for array in sorted({name.array for name, _ in names})}
     adopted = [chunk for name, nbytes in names if (chunk := folder.adopt(name, nbytes)) is not None]
     census = Census(epochs)
     files = _read_all(adopted, geometries, census, progress or _nobody)
     files.sort(key=lambda file: file.last_sequence)
     sequence_base = (max((file.last_sequence for file in files), default=-1) // _JOB_RECORDS_MAX + 1) * _JOB_RECORDS_MAX
-    if len(files) < len(names) or not all(file.readable for file in files):
+    if len(files) < len(listed) or not all(file.readable for file in files):
         sequence_base += _UNSEEN_SEQUENCES
     files = [file for file in files if not _is_foreign(file, folder)]
     _mark_alive(files)
@@ -135,14 +136,13 @@ def _nobody(_done_nbytes: int, _total_nbytes: int) -> None:
     pass
 
 
-def _list(disk: Disk, codecs: Collection[str]) -> tuple[list[tuple[ChunkName, int]], bool]:
-    """Names and lengths of all chunk files of some codecs, and whether every folder could be listed."""
+def _list(disk: Disk) -> tuple[list[tuple[ChunkName, int]], bool]:
+    """Names and lengths of all chunk files, and whether every folder could be listed."""
     found: list[tuple[ChunkName, int]] = []
     strangers: list[str] = []
     try:
         for array in disk.look("arrays").entries:
-            own = _ARRAY_NAME.fullmatch(array.name)
-            if not array.is_folder or own is None or own[1] not in codecs:
+            if not array.is_folder or not _ARRAY_NAME.fullmatch(array.name):
                 strangers += [] if array.name == ZARR_NAME else [array.name]
                 continue
             for entry in disk.look(f"arrays/{array.name}").entries:
@@ -157,6 +157,19 @@ def _list(disk: Disk, codecs: Collection[str]) -> tuple[list[tuple[ChunkName, in
     if strangers:
         _logger.warning("%d names under arrays/ are no chunk files; left alone: %s", len(strangers), strangers[:8])
     return found, True
+
+
+def _readable(
+    names: list[tuple[ChunkName, int]], folder: ChunkFolder, codecs: Collection[str]
+) -> list[tuple[ChunkName, int]]:
+    """The files whose codec is known; the others are left alone and count."""
+    unknown = {name.codec for name, _ in names} - set(codecs)
+    if unknown:
+        _logger.warning("codecs %s are not installed: their blocks take space and are not served", sorted(unknown))
+    for name, nbytes in names:
+        if name.codec in unknown:
+            folder.ignore(name, nbytes)
+    return [(name, nbytes) for name, nbytes in names if name.codec not in unknown]
 
 
 def _read_all(
