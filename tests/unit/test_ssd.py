@@ -46,9 +46,9 @@ class TestSettings:
 
     @pytest.mark.parametrize(
         ("capacity_nbytes", "file_nbytes"),
-        [(1 << 30, 64 << 20), (1 << 40, 1 << 30), (1 << 43, 4 << 30), ((1 << 37) + 5_000_000, (1 << 27) + 4096)],
+        [(1 << 30, 64 << 20), (1 << 33, 1 << 28), (1 << 40, 4 << 30), ((1 << 33) + 200_000, (1 << 28) + 4096)],
     )
-    def test_files_are_a_thousandth_of_the_capacity(self, capacity_nbytes: int, file_nbytes: int) -> None:
+    def test_files_are_a_32nd_of_the_capacity(self, capacity_nbytes: int, file_nbytes: int) -> None:
         assert default_file_nbytes(capacity_nbytes) == file_nbytes
 
 
