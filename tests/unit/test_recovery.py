@@ -188,10 +188,10 @@ def test_a_file_that_cannot_be_opened_is_skipped_and_counts(world: SsdWorld, cap
     world.sim.fail_call(2, errno=errno.EMFILE, only="open")
     assert world.tier is not None
     with caplog.at_level(logging.WARNING):
-        assert len(user.recover(world.tier.recover())) == 2 * PER_FILE
+        assert len(user.recover(world.tier.recover())) == 3 * PER_FILE
     assert "chunk file skipped" in caplog.text
     assert user.write(world.tier, [99]).outcomes.tolist() == [REJECTED]
-    assert len(user.recover(world.start().recover())) == 3 * PER_FILE
+    assert len(user.recover(world.start().recover())) == 4 * PER_FILE
 
 
 def test_a_file_that_cannot_be_read_whole_is_neither_continued_nor_given_back(world: SsdWorld) -> None:

@@ -24,6 +24,7 @@ from tierstore.types import (
     Priority,
     RequestId,
     TierName,
+    TombstoneJob,
 )
 
 if TYPE_CHECKING:
@@ -80,6 +81,19 @@ class BlockUser:
         self.remember(names, result)
         return result
 
+    def delete_job(self, names: Sequence[int]) -> TombstoneJob:
+        """The job that writes down that blocks are deleted."""
+        self._jobs += 1
+        return TombstoneJob(JobId(self._jobs), self.generation, self._hashes(names))
+
+    def delete(self, tier: Tier, names: Sequence[int]) -> CopyResult:
+        """Delete blocks in one job."""
+        job = self.delete_job(names)
+        (result,) = tier.write([job])
+        assert result.job_id == job.job_id
+        assert len(result.outcomes) == len(names)
+        return result
+
     def remember(self, names: Sequence[int], result: CopyResult) -> None:
         """Note where a write put its blocks."""
         assert result.outcomes.dtype == np.uint8
@@ -129,6 +143,9 @@ class BlockUser:
                 names.append(name)
         return names
 
+    def _hashes(self, names: Sequence[int]) -> UInt8Array:
+        return np.frombuffer(b"".join(map(self.block_hash, names)), dtype=np.uint8).reshape(-1, 32)
+
     def _slots(self, count: int, first_page: int) -> Int32Array:
         slots = (first_page + np.arange(count) * self._slot_pages).astype(np.int32)
         end = (first_page + count * self._slot_pages) * PAGE_NBYTES
@@ -144,14 +161,13 @@ class BlockUser:
         dst_locations: Int32Array | None,
     ) -> CopyJob:
         self._jobs += 1
-        hashes = np.frombuffer(b"".join(map(self.block_hash, names)), dtype=np.uint8).reshape(-1, 32)
         return CopyJob(
             job_id=JobId(self._jobs),
             generation=self.generation,
             src=src,
             dst=dst,
             entries=np.arange(len(names), dtype=np.int32),
-            hashes=hashes,
+            hashes=self._hashes(names),
             parents=None,
             src_locations=src_locations,
             dst_locations=dst_locations,

@@ -61,8 +61,11 @@ class SsdWorld:
         self.tier: SsdTier | None = None
 
     def generation(self, block_nbytes: int = 100, tenant: str | None = None) -> Generation:
+        """The living generation of a namespace of opaque blocks; see `register`."""
+        return self.register(Namespace("model", KVLayout.opaque(block_nbytes=block_nbytes), tenant=tenant))
+
+    def register(self, namespace: Namespace) -> Generation:
         """The living generation of a namespace, registered in the running life or in one of its own."""
-        namespace = Namespace("model", KVLayout.opaque(block_nbytes=block_nbytes), tenant=tenant)
         manifest = self.manifest or Manifest.open(self.disk)
         epoch = manifest.register(namespace)
         if self.manifest is None:

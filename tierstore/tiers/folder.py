@@ -52,6 +52,11 @@ class ChunkFolder:
         """Whether a clean file may still be begun within the capacity; only what lets files go may do it."""
         return self._space.has_reserve
 
+    @property
+    def over_capacity(self) -> bool:
+        """Whether there are more bytes than may be: the capacity was made smaller since the last run."""
+        return self._space.nbytes > self._limits.capacity_nbytes
+
     def free_nbytes(self, spec: ArraySpec | None) -> int | None:
         """Bytes of files that can still be written to, the reserve left out.
 

@@ -126,7 +126,7 @@ def recover(
     _take_up(files, folder)
     for file in tuple(files):
         of_use = file.alive.any() or not file.readable or (file.chunk.appendable and file.chunk.tombstone_pages)
-        if not folder.has_reserve or not of_use:
+        if folder.over_capacity or not of_use:
             graves.discard(file.chunk.file_id)
             files.remove(file)
     return Recovery([batch for file in files for batch in _batches(file, census)], sequence_base, complete)

@@ -14,7 +14,7 @@ import pytest
 
 from tierstore.testing.block_user import BlockUser
 from tierstore.tiers.base import Tier
-from tierstore.types import Extents, Generation, Outcome
+from tierstore.types import CopyJob, Extents, Generation, Outcome, TombstoneJob
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
@@ -154,6 +154,91 @@ class TierContract:
         assert user.recover(tier.recover()) == [1, 3, 2]
         assert user.where[2][1] == last_page
         assert user.read(tier, [1, 2, 3]) == [_OK] * 3
+
+    def test_a_deleted_block_does_not_come_back(self, world: TierWorld) -> None:
+        tier = fresh(world)
+        user, other = (BlockUser(world.pool, world.generation(tenant=tenant)) for tenant in "ab")
+        user.write(tier, range(5))
+        other.write(tier, range(5))
+        assert user.delete(tier, [1, 3, 77]).outcomes.tolist() == [_OK] * 3
+        assert tier.sync() is _OK
+        for _ in range(2):
+            tier = world.start()
+            batches = list(tier.recover())
+            assert user.recover(batches) == [0, 2, 4]
+            assert other.recover(batches) == [0, 1, 2, 3, 4]
+
+    def test_a_block_that_is_written_again_after_its_delete_lives(self, world: TierWorld) -> None:
+        tier = fresh(world)
+        user = BlockUser(world.pool, world.generation())
+        user.write(tier, [1, 2])
+        user.delete(tier, [1, 2])
+        user.write(tier, [2])
+        assert tier.sync() is _OK
+        tier = world.start()
+        assert user.recover(tier.recover()) == [2]
+        assert user.read(tier, [2]) == [_OK]
+
+    @pytest.mark.parametrize("turned", [False, True])
+    @pytest.mark.parametrize("calls", [1, 2])
+    def test_of_a_write_and_a_delete_the_one_planned_later_counts(
+        self, world: TierWorld, turned: bool, calls: int
+    ) -> None:
+        tier = fresh(world)
+        user = BlockUser(world.pool, world.generation())
+        jobs: list[CopyJob | TombstoneJob] = [user.write_job([1]), user.delete_job([1]), user.delete_job([2])]
+        jobs.append(user.write_job([2], first_page=1))
+        if turned:
+            jobs.reverse()
+        for part in (jobs,) if calls == 1 else (jobs[:2], jobs[2:]):
+            results = tier.write(part)
+            assert [result.job_id for result in results] == [job.job_id for job in part]
+            assert [result.outcomes.tolist() for result in results] == [[_OK]] * len(part)
+        assert tier.sync() is _OK
+        assert user.recover(world.start().recover()) == [2]
+
+    def test_a_delete_of_an_earlier_run_is_outlived_by_a_write_of_this_one(self, world: TierWorld) -> None:
+        tier = fresh(world)
+        user = BlockUser(world.pool, world.generation())
+        for _ in range(5):
+            user.delete(tier, [1])
+        assert tier.sync() is _OK
+        tier, again = world.start(), BlockUser(world.pool, world.generation())
+        assert list(tier.recover()) == []
+        again.write(tier, [1])
+        assert tier.sync() is _OK
+        assert again.recover(world.start().recover()) == [1]
+
+    def test_thousands_of_blocks_are_deleted_in_one_job(self, world: TierWorld) -> None:
+        tier = fresh(world)
+        user = BlockUser(world.pool, world.generation())
+        for start in range(0, 60, 10):
+            user.write(tier, range(start, start + 10))
+        assert set(user.delete(tier, [*range(5, 60), *range(1000, 2000)]).outcomes.tolist()) == {_OK}
+        assert tier.sync() is _OK
+        assert user.recover(world.start().recover()) == [0, 1, 2, 3, 4]
+
+    def test_a_full_tier_still_takes_deletes(self, world: TierWorld) -> None:
+        tier = fresh(world)
+        user = BlockUser(world.pool, world.generation())
+        written = 0
+        while user.write(tier, [written]).outcomes[0] == _OK:
+            written += 1
+        assert set(user.delete(tier, range(10, written)).outcomes.tolist()) == {_OK}
+        assert tier.sync() is _OK
+        assert user.recover(world.start().recover()) == list(range(10))
+
+    def test_a_start_tells_how_far_it_is(self, world: TierWorld) -> None:
+        tier = fresh(world)
+        user = BlockUser(world.pool, world.generation())
+        for start in range(0, 60, 10):
+            user.write(tier, range(start, start + 10))
+        tier.close()
+        told: list[tuple[int, int]] = []
+        list(world.start().recover(lambda done, total: told.append((done, total))))
+        assert told == sorted(told)
+        (total,) = {total for _, total in told}
+        assert told[-1] == (total, total)
 
     def test_a_full_tier_rejects_and_takes_more_after_a_discard(self, world: TierWorld) -> None:
         tier = fresh(world)

@@ -1,0 +1,225 @@
+"""Deletions on SSD: the record, how long it is kept, and what it may take."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+from tierstore.testing.block_user import BlockUser
+from tierstore.testing.ssd_world import SsdWorld
+from tierstore.tiers.chunkfile import ChunkFile, ChunkName, slots_per_file
+from tierstore.tiers.record import HEADER, KIND_TOMBSTONE, RecordShape, valid_headers
+from tierstore.tiers.scan import Scanner
+from tierstore.tiers.ssd import SsdTier
+from tierstore.tiers.tombstone import HASHES_MAX, Tombstone, read_tombstone
+from tierstore.types import PAGE_NBYTES, Outcome
+
+OK, REJECTED, IO_ERROR = Outcome.OK, Outcome.REJECTED, Outcome.IO_ERROR
+PER_FILE = slots_per_file(64 << 10, RecordShape(100))
+"""Blocks of 100 bytes in one of the world's files."""
+
+
+@pytest.fixture
+def world() -> Iterator[SsdWorld]:
+    world = SsdWorld()
+    yield world
+    world.kill()
+
+
+def tombstones(world: SsdWorld) -> list[Tombstone]:
+    """Every tombstone in the folder, by path and place."""
+    found = []
+    for path, nbytes in sorted(world.files().items()):
+        _, array, name = path.split("/")
+        parsed = ChunkName.parse(array, name)
+        assert parsed is not None
+        chunk = ChunkFile(0, parsed, world.sim.open(path), nbytes=nbytes)
+        keys, readable = Scanner().records(chunk)
+        assert readable
+        chunk.know(keys)
+        found += [tombstone for page in chunk.tombstone_pages if (tombstone := read_tombstone(chunk, page))]
+    return found
+
+
+def deleted(world: SsdWorld) -> list[bytes]:
+    return [row.tobytes() for tombstone in tombstones(world) for row in tombstone.hashes]
+
+
+def buried(world: SsdWorld) -> tuple[SsdTier, BlockUser]:
+    """Blocks 0 to 6 in a first file, of which a second one says that 0 and 1 are deleted; the third is begun."""
+    tier, user = world.begin()
+    user.write(tier, range(PER_FILE + 1))
+    assert user.delete(tier, [0, 1]).outcomes.tolist() == [OK, OK]
+    user.write(tier, range(PER_FILE + 1, 2 * PER_FILE + 1))
+    assert len(world.files()) == 3
+    assert tier.sync() is OK
+    return tier, user
+
+
+def test_a_tombstone_is_a_header_page_and_a_page_of_hashes_with_their_checksum(world: SsdWorld) -> None:
+    tier, user = world.begin()
+    names = range(HASHES_MAX + 1)
+    user.delete(tier, names)
+    (path,) = world.files()
+    records = world.sim.contents(path)[: 4 * PAGE_NBYTES]
+    headers = np.frombuffer(records, dtype=HEADER)[::2].copy()
+    hashes = b"".join(map(user.block_hash, names))
+    assert valid_headers(headers).tolist() == [True, True]
+    assert headers["kind"].tolist() == [KIND_TOMBSTONE] * 2
+    assert headers["slot"].tolist() == [0xFFFF_FFFF] * 2
+    assert np.diff(headers["sequence"]).tolist() == [1]
+    for record, payload in enumerate((hashes[:3200], hashes[3200:])):
+        page = records[(2 * record + 1) * PAGE_NBYTES : (2 * record + 2) * PAGE_NBYTES]
+        assert headers["encoded_nbytes"][record] == headers["raw_nbytes"][record] == len(payload)
+        assert headers["payload_checksum"][record] == crc32c(payload)
+        assert page == (payload + crc32c(payload).to_bytes(4, "little")).ljust(PAGE_NBYTES, b"\0")
+
+
+def test_tombstones_take_no_slot_of_the_zarr_array(world: SsdWorld) -> None:
+    tier, user = world.begin()
+    for name in range(PER_FILE - 1):
+        user.write(tier, [name])
+    user.delete(tier, [0])
+    user.write(tier, range(PER_FILE, PER_FILE + 2))
+    tier.close()
+    tier = world.start()
+    assert user.recover(tier.recover()) == [*range(1, PER_FILE - 1), PER_FILE, PER_FILE + 1]
+    assert set(user.read(tier, list(user.where))) == {OK}
+
+
+def test_a_tombstone_outlives_its_file_while_an_older_block_may_be_there(world: SsdWorld) -> None:
+    tier, user = buried(world)
+    tier.discard(user.where[PER_FILE][0])
+    world.crash()
+    tier = world.start()
+    assert user.recover(tier.recover()) == [*range(2, PER_FILE), 2 * PER_FILE - 1, 2 * PER_FILE]
+    assert deleted(world) == [user.block_hash(0), user.block_hash(1)]
+
+
+def test_a_tombstone_goes_with_its_file_when_every_older_block_is_gone(world: SsdWorld) -> None:
+    tier, user = buried(world)
+    tier.discard(user.where[2][0])
+    tier.discard(user.where[PER_FILE][0])
+    assert deleted(world) == []
+
+
+def test_a_tombstone_that_was_moved_does_not_outdo_a_later_write(world: SsdWorld) -> None:
+    tier, user = world.begin()
+    user.write(tier, range(PER_FILE + 1))
+    user.delete(tier, [0, 1])
+    user.write(tier, [*range(PER_FILE + 1, 2 * PER_FILE), 0])
+    assert user.where[0][0] != user.where[PER_FILE][0]
+    before = [tombstone.sequence for tombstone in tombstones(world)]
+    tier.discard(user.where[PER_FILE][0])
+    assert [tombstone.sequence for tombstone in tombstones(world)] == before
+    assert tier.sync() is OK
+    assert user.recover(world.start().recover()) == [*range(2, PER_FILE), 2 * PER_FILE - 1, 0]
+
+
+def test_tombstones_of_a_cleared_namespace_are_not_kept(world: SsdWorld) -> None:
+    tier, user = buried(world)
+    assert world.manifest is not None
+    world.manifest.advance(user.generation.fingerprint)
+    tier.discard(user.where[PER_FILE][0])
+    assert deleted(world) == []
+
+
+@pytest.mark.parametrize("only", ["write", "sync"])
+def test_a_file_stays_until_its_tombstones_are_durable_elsewhere(world: SsdWorld, only: str) -> None:
+    tier, user = buried(world)
+    files = world.files()
+    world.sim.fail_from(1, errno=errno.EIO, only=only)
+    tier.discard(user.where[PER_FILE][0])
+    assert set(world.files()) >= set(files), "a file went before its tombstones were safe"
+    world.sim.heal()
+    tier.discard(user.where[2 * PER_FILE][0])
+    assert len(set(files) & set(world.files())) == 1
+    world.crash()
+    assert user.recover(world.start().recover()) == [*range(2, PER_FILE)]
+
+
+def test_a_tombstone_that_cannot_be_read_is_lost_with_its_file_and_said_so(
+    world: SsdWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier, user = buried(world)
+    (path,) = [path for path in world.files() if path.rpartition("/")[2].startswith("c.1.")]
+    world.sim.flip(path, bit=8 * (3 * PAGE_NBYTES + 5))
+    with caplog.at_level(logging.WARNING):
+        tier.discard(user.where[PER_FILE][0])
+    assert "a tombstone is lost" in caplog.text
+    assert deleted(world) == []
+
+
+def test_deletes_go_to_another_array_rather_than_into_the_reserve(world: SsdWorld) -> None:
+    tier, user = world.begin()
+    other = BlockUser(world.pool, world.generation(block_nbytes=5000, tenant="other"))
+    other.write(tier, [1])
+    written = 0
+    while user.write(tier, [written]).outcomes[0] == OK:
+        written += 1
+    nbytes = sum(world.files().values())
+    assert user.delete(tier, [0]).outcomes.tolist() == [OK]
+    assert sum(world.files().values()) == nbytes
+    assert tier.sync() is OK
+    assert 0 not in user.recover(world.start().recover())
+
+
+def test_deletes_take_the_reserve_and_a_discard_brings_it_back(world: SsdWorld) -> None:
+    tier, user = world.begin()
+    written = 0
+    while user.write(tier, [written]).outcomes[0] == OK:
+        written += 1
+    assert user.delete(tier, [0]).outcomes.tolist() == [OK]
+    assert sum(world.files().values()) == world.capacity_nbytes
+    assert user.write(tier, [written]).outcomes.tolist() == [REJECTED], "the reserve is for what lets files go"
+    assert user.delete(tier, range(1, 30)).outcomes.tolist() == [OK] * 29
+    tier.discard(user.where[written - 1][0])
+    assert user.write(tier, [written]).outcomes.tolist() == [OK]
+
+
+def test_deletes_beyond_all_room_are_rejected_row_by_row(world: SsdWorld) -> None:
+    tier, user = world.begin()
+    while user.write(tier, [len(user.where)]).outcomes[0] == OK:
+        pass
+    outcomes = user.delete(tier, range(10_000)).outcomes.tolist()
+    kept = outcomes.index(REJECTED)
+    assert kept > 0
+    assert kept % HASHES_MAX == 0
+    assert outcomes == [OK] * kept + [REJECTED] * (10_000 - kept)
+
+
+def test_a_failed_delete_is_an_io_error_and_the_next_one_goes_elsewhere(world: SsdWorld) -> None:
+    tier, user = world.begin()
+    user.write(tier, [1, 2])
+    world.sim.fail_call(1, errno=errno.EIO, only="write")
+    assert user.delete(tier, [1, 2]).outcomes.tolist() == [IO_ERROR, IO_ERROR]
+    assert user.delete(tier, [1]).outcomes.tolist() == [OK]
+    assert len(world.files()) == 2
+    assert tier.sync() is OK
+    world.crash()
+    assert user.recover(world.start().recover()) == [2]
+
+
+def test_a_start_gives_a_file_of_tombstones_alone_back_unless_it_is_continued(world: SsdWorld) -> None:
+    tier, user = world.begin()
+    user.delete(tier, range(500))
+    user.write(tier, [1])
+    tier.close()
+    (path,) = world.files()
+    tier = world.start()
+    user.recover(tier.recover())
+    assert list(world.files()) == [path]
+    assert user.delete(tier, [1]).outcomes.tolist() == [OK]
+    tier.close()
+    tier = world.start()
+    assert list(tier.recover()) == []
+    assert list(world.files()) == [path]
+    user.write(tier, range(PER_FILE))
+    assert len(world.files()) == 2
+    tier.close()
+    assert len(user.recover(world.start().recover())) == PER_FILE
