@@ -28,6 +28,7 @@ class Story:
 
     Attributes:
         durable: By user: written, then covered by a sync that answered OK, and in no file that was given back.
+        deleted: By user: deleted, then covered by a sync that answered OK, and not written since.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,9 @@ class Story:
         kinds = [(100, "a"), (4096, "b")]
         self.users = [BlockUser(self.world.pool, self.world.generation(nbytes, tenant)) for nbytes, tenant in kinds]
         self.durable: list[set[int]] = [set(), set()]
+        self.deleted: list[set[int]] = [set(), set()]
         self._pending: list[set[int]] = [set(), set()]
+        self._dying: list[set[int]] = [set(), set()]
 
     def start(self) -> SsdTier:
         """Begin a life. A manifest that the disk fails is tried again, as whoever restarts a service does."""
@@ -51,14 +54,26 @@ class Story:
 
     def write(self, tier: SsdTier, names: range) -> None:
         jobs = [user.write_job(names, first_page=64 * turn) for turn, user in enumerate(self.users)]
-        for user, pending, result in zip(self.users, self._pending, tier.write(jobs), strict=True):
-            user.remember(names, result)
-            pending |= set(names) & set(user.where)
+        for index, result in enumerate(tier.write(jobs)):
+            self.users[index].remember(names, result)
+            self._pending[index] |= set(names) & set(self.users[index].where)
+            self.deleted[index].difference_update(names)
+            self._dying[index].difference_update(names)
+
+    def delete(self, tier: SsdTier, names: range) -> None:
+        jobs = [user.delete_job(names) for user in self.users]
+        for index, result in enumerate(tier.write(jobs)):
+            where = self.users[index].where
+            self.users[index].where = {name: extent for name, extent in where.items() if name not in names}
+            self.durable[index].difference_update(names)
+            self._pending[index].difference_update(names)
+            if set(result.outcomes.tolist()) == {OK}:
+                self._dying[index].update(names)
 
     def sync(self, tier: SsdTier) -> None:
         kept = tier.sync() is OK
-        for durable, pending in zip(self.durable, self._pending, strict=True):
-            durable |= pending if kept else set()
+        for sure, pending in zip(self.durable + self.deleted, self._pending + self._dying, strict=True):
+            sure |= pending if kept else set()
             pending.clear()
 
     def read(self, tier: SsdTier) -> None:
@@ -80,7 +95,7 @@ class Story:
 
     def end(self, end_life: Callable[[], None]) -> None:
         end_life()
-        for pending in self._pending:
+        for pending in self._pending + self._dying:
             pending.clear()
 
     def check(self) -> None:
@@ -88,8 +103,9 @@ class Story:
         self.world.sim.heal()
         tier = self.world.start()
         batches = list(tier.recover())
-        for user, durable in zip(self.users, self.durable, strict=True):
+        for user, durable, deleted in zip(self.users, self.durable, self.deleted, strict=True):
             found = user.recover(batches)
+            assert not deleted & set(found), f"deleted blocks are back: {sorted(deleted & set(found))}"
             assert durable <= set(found), f"durable blocks are lost: {sorted(durable - set(found))}"
             for name, outcome in zip(found, user.read(tier, found) if found else [], strict=True):
                 assert outcome is OK or (outcome is Outcome.CORRUPT and name not in durable)
@@ -104,14 +120,17 @@ class Story:
         self.write(tier, range(5, 10))
         self.sync(tier)
         self.write(tier, range(10, 14))
+        self.delete(tier, range(8, 11))
         self.read(tier)
         self.discard(tier)
         self.sync(tier)
         self.write(tier, range(14, 17))
         self.end(getattr(self.world, end_life))
         tier = self.start()
+        self.delete(tier, range(11, 13))
         self.write(tier, range(20, 25))
         self.sync(tier)
+        self.discard(tier)
         self.write(tier, range(25, 27))
         self.end(getattr(self.world, end_life))
 
@@ -127,9 +146,10 @@ def test_the_story_itself_makes_blocks_durable() -> None:
     story = Story()
     story.run("crash")
     assert [sorted(durable) for durable in story.durable] == [
-        [*range(7, 14), *range(20, 25)],
-        [*range(14), *range(20, 25)],
+        [7, 13, *range(20, 25)],
+        [5, 6, 7, 13, *range(20, 25)],
     ]
+    assert [sorted(deleted) for deleted in story.deleted] == [[8, 9, 10, 11, 12]] * 2
     story.check()
 
 
@@ -169,11 +189,14 @@ def test_a_power_loss_with_torn_sectors_leaves_what_was_synced(seed: int) -> Non
     for _ in range(rng.randint(1, 4)):
         tier = story.start()
         for _ in range(rng.randint(1, 12)):
-            verb = rng.choice(["write", "write", "write", "sync", "read", "discard", "fail"])
+            verb = rng.choice(["write", "write", "write", "delete", "sync", "sync", "read", "discard", "fail"])
             if verb == "write":
                 count = rng.randint(1, 12)
                 story.write(tier, range(next_name, next_name + count))
                 next_name += count
+            elif verb == "delete":
+                first = rng.randint(0, next_name)
+                story.delete(tier, range(first, first + rng.randint(1, 8)))
             elif verb == "fail":
                 story.world.sim.fail_call(
                     rng.randint(1, 6), errno=rng.choice(CODES), only=rng.choice(["write", "sync"])
@@ -210,6 +233,39 @@ def test_any_flipped_bit_that_means_nothing_changes_nothing() -> None:
         world.sim.flip(path, bit)
         assert user.read(tier, [1]) == [OK]
     world.kill()
+
+
+def test_a_flipped_bit_in_a_sealed_file_is_never_served_and_costs_no_other_block() -> None:
+    world = SsdWorld()
+    tier, user = world.begin()
+    user.write(tier, range(8))
+    sealed, opened = sorted(world.files())
+    assert "/c.0" in sealed
+    whole, beside = world.sim.contents(sealed), world.sim.contents(opened)
+    used = [bit for start, end in _used(whole) for bit in range(8 * start, 8 * end)]
+    for bit in used[::211]:
+        world.kill()
+        for path in world.files():
+            world.sim.remove(path)
+        for path, content in ((sealed, whole), (opened, beside)):
+            world.sim.create(path, len(content)).close()
+            world.sim.replace(path, content)
+        world.sim.flip(sealed, bit)
+        tier = world.start()
+        found = user.recover(tier.recover())
+        outcomes = user.read(tier, found)
+        assert len(set(range(8)) - set(found)) + outcomes.count(Outcome.CORRUPT) <= 1, f"bit {bit}"
+        assert set(outcomes) <= {OK, Outcome.CORRUPT}
+        assert user.write(tier, [9]).outcomes.tolist() == [OK]
+    world.kill()
+
+
+def _used(content: bytes) -> list[tuple[int, int]]:
+    """Where a file of blocks of 100 bytes is not padding: headers, payloads with their checksums, the footer."""
+    starts = [start for start in range(0, len(content), PAGE_NBYTES) if content[start : start + 8] == b"TIERSTOR"]
+    headers = [(start, start + HEADER_NBYTES) for start in starts[:-1]]
+    payloads = [(start + PAGE_NBYTES, start + PAGE_NBYTES + 104) for start in starts[:-1]]
+    return [*headers, *payloads, (starts[-1], len(content))]
 
 
 def test_a_flipped_bit_before_a_start_makes_a_block_corrupt_or_a_miss() -> None:
