@@ -204,7 +204,7 @@ class ZarrArrays:
         return geometry
 
     def _save(self, path: str, metadata: Mapping[str, object]) -> None:
-        replace_whole(self._disk, path, json.dumps(metadata, indent=1).encode(), padding=b" ")
+        replace_whole(self._disk, path, json.dumps(metadata, indent=1).encode() + b"\n", padding=b" ")
 
 
 def _path(array: str) -> str:
