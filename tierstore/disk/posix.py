@@ -30,6 +30,7 @@ _HOLDER_NBYTES_MAX: Final = 4096
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _logger = logging.getLogger(__name__)
 
@@ -58,13 +59,21 @@ class PosixDisk:
 
     Args:
         root: The folder; made where it is missing, its parent must exist.
+        read_only: Change nothing, not even by a probe: the root must exist, files are open for reading, and whatever
+            would write is a DiskError (EROFS). For those who look at a folder that may have an owner.
 
     Raises:
         FolderError: The root is not a folder, cannot be made or cannot be written to.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, read_only: bool = False) -> None:
         self.root = os.path.abspath(root)
+        self._read_only = read_only
+        if read_only:
+            if not os.path.isdir(self.root):
+                raise FolderError(f"there is no folder {self.root!r}; give one that exists")
+            self.direct = False  # found out file by file
+            return
         try:
             _make_root(self.root)
             reason = _probe_direct(self.root)
@@ -77,6 +86,7 @@ class PosixDisk:
     def create(self, path: str, nbytes: int) -> PosixFile:
         """Create, allocate and name a file, durably; its parents too. Blocks."""
         *folders, name = path_parts("create", path)
+        self._check_writable("create", path)
         with seam("create", self._full(path)), self._folder(folders, make=True) as folder:
             number = os.open(name, _FILE_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
             with ExitStack() as undo:
@@ -93,7 +103,7 @@ class PosixDisk:
         """Open an existing regular file. Blocks."""
         *folders, name = path_parts("open", path)
         with seam("open", self._full(path)), self._folder(folders) as folder:
-            number = os.open(name, _FILE_FLAGS, dir_fd=folder)
+            number = os.open(name, _READ_FLAGS if self._read_only else _FILE_FLAGS, dir_fd=folder)
             with ExitStack() as undo:
                 undo.callback(os.close, number)
                 if not stat.S_ISREG(os.fstat(number).st_mode):
@@ -106,6 +116,7 @@ class PosixDisk:
         """Move `src` over `dst`, then sync both folders. After a DiskError either name may hold. Blocks."""
         *src_folders, src_name = path_parts("rename", src)
         *dst_folders, dst_name = path_parts("rename", dst)
+        self._check_writable("rename", src)
         with (
             seam("rename", f"{self._full(src)} to {dst}"),
             self._folder(src_folders) as src_folder,
@@ -119,6 +130,7 @@ class PosixDisk:
     def remove(self, path: str) -> None:
         """Unlink a file, then sync its folder. Blocks."""
         *folders, name = path_parts("remove", path)
+        self._check_writable("remove", path)
         with seam("remove", self._full(path)), self._folder(folders) as folder:
             os.unlink(name, dir_fd=folder)
             os.fsync(folder)
@@ -136,6 +148,7 @@ class PosixDisk:
     def lock(self, path: str, holder: bytes) -> PosixLock:
         """Claim `path` with flock; the kernel ends the claim with the process. Never waits for a holder."""
         *folders, name = path_parts("lock", path)
+        self._check_writable("lock", path)
         with seam("lock", self._full(path)), self._folder(folders, make=True) as folder:
             number = os.open(name, _FILE_FLAGS | os.O_CREAT, 0o600, dir_fd=folder)
             with ExitStack() as undo:
@@ -158,7 +171,13 @@ class PosixDisk:
     def _full(self, path: str) -> str:
         return os.path.join(self.root, path)
 
+    def _check_writable(self, operation: str, path: str) -> None:
+        if self._read_only:
+            raise DiskError(operation, self._full(path), errno.EROFS, "the folder is open for reading alone")
+
     def _file(self, number: int, path: str) -> PosixFile:
+        if self._read_only:
+            return PosixFile(number, self._full(path), _reads_directly(number))
         if self.direct:
             fcntl.fcntl(number, fcntl.F_SETFL, os.O_DIRECT)
         return PosixFile(number, self._full(path), self.direct)
@@ -201,6 +220,18 @@ def _probe_direct(root: str) -> str | None:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk does not answer the question
                 return os.strerror(error.errno or 0)
     return None
+
+
+def _reads_directly(number: int) -> bool:
+    """Turn direct I/O on for an open file where a page of it can be read so."""
+    with mmap.mmap(-1, PAGE_NBYTES) as page:
+        try:
+            fcntl.fcntl(number, fcntl.F_SETFL, os.O_DIRECT)
+            os.preadv(number, [page], 0)
+        except OSError:
+            fcntl.fcntl(number, fcntl.F_SETFL, 0)
+            return False
+    return True
 
 
 def _advice(error: OSError | ValueError) -> str:

@@ -22,7 +22,7 @@ from tierstore.tiers.record import FORMAT_VERSION
 from tierstore.tiers.whole_file import read_whole, replace_whole
 from tierstore.types import PAGE_NBYTES
 
-__all__ = ["Manifest"]
+__all__ = ["Manifest", "ManifestContent", "NamespaceContent", "read_manifest"]
 
 _PATH = "store.json"
 _LOCK_PATH = "LOCK"
@@ -30,21 +30,25 @@ _LOCK_PATH = "LOCK"
 _REMEDY = "restore it from a copy, or remove it together with arrays/ to start anew"
 
 
-class _Namespace(TypedDict):
+class NamespaceContent(TypedDict):
+    """What is known of one namespace; the identity is for people."""
+
     epoch: int
     identity: dict[str, object]
 
 
-class _Content(TypedDict):
+class ManifestContent(TypedDict):
+    """What `store.json` says; namespaces by their fingerprint in hex."""
+
     format: int
     uuid: str
-    namespaces: dict[str, _Namespace]
+    namespaces: dict[str, NamespaceContent]
 
 
 class Manifest:
     """The open manifest of one folder. Made by `open`."""
 
-    def __init__(self, disk: Disk, lock: Lock, content: _Content) -> None:
+    def __init__(self, disk: Disk, lock: Lock, content: ManifestContent) -> None:
         self._disk = disk
         self._lock = lock
         self._content = content
@@ -58,13 +62,13 @@ class Manifest:
             FolderFormatError: Another format version, an unreadable manifest, or chunk files without one.
             DiskError: The disk failed.
         """
-        content = _load(disk)
+        content = read_manifest(disk)
         store_uuid = content["uuid"] if content else str(uuid.uuid4())
         lock = disk.lock(_LOCK_PATH, _holder(store_uuid))
         try:
-            content = _load(disk)  # again: the last owner may have changed it until it let go
+            content = read_manifest(disk)  # again: the last owner may have changed it until it let go
             if content is None:
-                content = _Content(format=FORMAT_VERSION, uuid=store_uuid, namespaces={})
+                content = ManifestContent(format=FORMAT_VERSION, uuid=store_uuid, namespaces={})
                 _save(disk, content)
         except (DiskError, FolderFormatError):
             lock.close()
@@ -93,7 +97,7 @@ class Manifest:
         """
         name = namespace.fingerprint.hex()
         if name not in self._content["namespaces"]:
-            self._put(name, _Namespace(epoch=0, identity=namespace.as_fields()))
+            self._put(name, NamespaceContent(epoch=0, identity=namespace.as_fields()))
         return self.epoch(namespace.fingerprint)
 
     def advance(self, fingerprint: bytes) -> int:
@@ -104,15 +108,15 @@ class Manifest:
                 may hold all the same, it may be over in the next run.
         """
         known = self._content["namespaces"][fingerprint.hex()]
-        self._put(fingerprint.hex(), _Namespace(epoch=known["epoch"] + 1, identity=known["identity"]))
+        self._put(fingerprint.hex(), NamespaceContent(epoch=known["epoch"] + 1, identity=known["identity"]))
         return self.epoch(fingerprint)
 
     def close(self) -> None:
         """Give the folder up."""
         self._lock.close()
 
-    def _put(self, name: str, entry: _Namespace) -> None:
-        content = _Content(
+    def _put(self, name: str, entry: NamespaceContent) -> None:
+        content = ManifestContent(
             format=FORMAT_VERSION, uuid=self.store_uuid, namespaces={**self._content["namespaces"], name: entry}
         )
         try:
@@ -131,8 +135,13 @@ def _holder(store_uuid: str) -> bytes:
     return json.dumps(holder).encode() + b"\n"
 
 
-def _load(disk: Disk) -> _Content | None:
-    """Read the manifest; None in a new folder."""
+def read_manifest(disk: Disk) -> ManifestContent | None:
+    """Read the manifest, without a claim to the folder; blocks. None in a new folder.
+
+    Raises:
+        FolderFormatError: Another format version, an unreadable manifest, or chunk files without one.
+        DiskError: The disk failed.
+    """
     root = {entry.name: entry for entry in disk.look("").entries}
     if _PATH not in root:
         if any(entry.is_folder for entry in disk.look("arrays").entries):
@@ -147,17 +156,17 @@ def _load(disk: Disk) -> _Content | None:
     return _parse(read_whole(disk, _PATH))
 
 
-def _parse(text: bytes) -> _Content:
+def _parse(text: bytes) -> ManifestContent:
     """Check a manifest and take it."""
     try:
         content = json.loads(text)
         version = content["format"]
         if version == FORMAT_VERSION:
             namespaces = {
-                bytes.fromhex(name).hex(): _Namespace(epoch=int(entry["epoch"]), identity=dict(entry["identity"]))
+                bytes.fromhex(name).hex(): NamespaceContent(epoch=int(entry["epoch"]), identity=dict(entry["identity"]))
                 for name, entry in content["namespaces"].items()
             }
-            return _Content(format=version, uuid=str(uuid.UUID(content["uuid"])), namespaces=namespaces)
+            return ManifestContent(format=version, uuid=str(uuid.UUID(content["uuid"])), namespaces=namespaces)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FolderFormatError(f"{_PATH} cannot be read ({type(error).__name__}: {error}); {_REMEDY}") from error
     raise FolderFormatError(
@@ -166,6 +175,6 @@ def _parse(text: bytes) -> _Content:
     )
 
 
-def _save(disk: Disk, content: _Content) -> None:
+def _save(disk: Disk, content: ManifestContent) -> None:
     """Replace the manifest, atomically and durably."""
     replace_whole(disk, _PATH, json.dumps(content, indent=1).encode() + b"\n", padding=b" ")
