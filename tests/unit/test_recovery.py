@@ -248,3 +248,21 @@ def test_keys_that_are_picked_keep_their_reserved_bytes() -> None:
     picked = keys.only(chosen)
     assert picked.rows.tobytes() == used.reshape(64, -1)[chosen].tobytes()
     assert picked.pages.tolist() == list(range(0, 64, 3))
+
+
+def test_blocks_of_a_codec_that_is_not_installed_take_space_and_are_not_served(
+    world: SsdWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier, user = world.begin()
+    user.write(tier, range(15 * PER_FILE))
+    world.close()
+    unknown = {path: path.replace("-raw/", "-other/") for path in world.files()}
+    for path, other in unknown.items():
+        world.sim.create(other, len(world.sim.contents(path))).close()
+        world.sim.rename(path, other)
+    tier = world.start()
+    with caplog.at_level(logging.WARNING):
+        assert list(tier.recover()) == []
+    assert "codecs ['other'] are not installed" in caplog.text
+    assert user.write(tier, [1]).outcomes.tolist() == [REJECTED]
+    assert set(world.files()) == set(unknown.values())

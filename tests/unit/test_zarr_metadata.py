@@ -143,11 +143,22 @@ def _no_slots(metadata: dict[str, object]) -> None:
     cast("dict[str, dict[str, object]]", metadata["attributes"])["tierstore"]["slots_per_file"] = 0
 
 
+def _too_many_slots(metadata: dict[str, object]) -> None:
+    cast("dict[str, dict[str, object]]", metadata["attributes"])["tierstore"]["slots_per_file"] = 1 << 40
+    metadata["shape"] = [1 << 42, 2]
+
+
+def _short_files(metadata: dict[str, object]) -> None:
+    cast("dict[str, dict[str, object]]", metadata["attributes"])["tierstore"]["file_nbytes"] = 4096
+
+
 def _no_list(metadata: dict[str, object]) -> None:
     metadata["shape"] = 5
 
 
-@pytest.mark.parametrize("spoil", [_no_attributes, _other_format, _uneven, _no_slots, _no_list])
+@pytest.mark.parametrize(
+    "spoil", [_no_attributes, _other_format, _uneven, _no_slots, _too_many_slots, _short_files, _no_list]
+)
 def test_metadata_that_is_not_ours_gives_no_geometry_and_says_so(
     spoil: Callable[[dict[str, object]], None], caplog: pytest.LogCaptureFixture
 ) -> None:

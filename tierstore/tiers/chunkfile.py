@@ -177,8 +177,12 @@ class ChunkFile:
         self.names = (replace(self.name, file_uuid=keys.file_uuid),)
         self._mark(keys.rows, keys.pages)
 
-    def resume(self, keys: Keys, *, slots: int) -> None:
-        """Continue a file of an earlier run, which `know` was told of, behind its last record."""
+    def resume(self, keys: Keys, *, slots: int) -> bool:
+        """Continue a file of an earlier run, which `know` was told of, behind its last record.
+
+        Returns:
+            False where the footer has no room behind that: nothing may be appended then.
+        """
         self._rows, self._pages = bytearray(keys.rows.tobytes()), bytearray(keys.pages.tobytes())
         self.slots = slots
         blocks = keys.rows["slot"][keys.rows["kind"] == KIND_BLOCK]
@@ -188,6 +192,8 @@ class ChunkFile:
             next_slot=int(blocks.max()) + 1 if len(blocks) else 0,
         )
         self.dirty = True
+        self.appendable = self.end_nbytes + footer_nbytes(slots, len(keys)) <= self.nbytes
+        return self.appendable
 
     def write_footer(self, scratch: Scratch) -> None:
         """Write the footer; blocks. Nothing may be appended any more. Raises DiskError: the records are as before."""

@@ -124,7 +124,10 @@ class ChunkFolder:
                 return current
             self.seal(current)
         begun = self._begin(array, reserved=reserved)
-        return begun if isinstance(begun, Outcome) or room(begun) else Outcome.REJECTED
+        if isinstance(begun, ChunkFile) and not room(begun):
+            self.discard(begun.file_id)
+            return Outcome.REJECTED
+        return begun
 
     def place_tombstone(self, array: str) -> ChunkFile | Outcome:
         """A file with room for a tombstone: of its array, else of any, so that the reserve is spared; blocks."""
@@ -239,8 +242,7 @@ class ChunkFolder:
         geometry = self._arrays.get(chunk.name.array)
         if geometry is None or geometry.file_nbytes != chunk.nbytes:
             return False
-        chunk.resume(keys, slots=geometry.slots)
-        return True
+        return chunk.resume(keys, slots=geometry.slots)
 
     def continue_with(self, chunk: ChunkFile) -> None:
         """Append the next records of an array to a resumed file, once what it holds is durable. Blocks."""

@@ -64,6 +64,7 @@ class Scanner:
             if not len(headers):
                 failures += 1
                 page += 1
+                advance(PAGE_NBYTES)
                 continue
             valid = valid_headers(headers)
             if not file_uuid and valid.any():

@@ -211,12 +211,17 @@ def _path(array: str) -> str:
     return f"arrays/{array}/{ZARR_NAME}"
 
 
+def _fits(file_nbytes: int, slots: int) -> bool:
+    """Whether a file has room for the shortest record beside its footer."""
+    return file_nbytes % PAGE_NBYTES == 0 and footer_nbytes(slots, slots) + 2 * PAGE_NBYTES <= file_nbytes
+
+
 def _geometry(metadata: Mapping[str, object]) -> Geometry:
     shape, attributes = metadata["shape"], metadata["attributes"]
     if not isinstance(shape, list) or not isinstance(attributes, dict):
         raise TypeError("shape or attributes are of another kind")
     ours = attributes[_ATTRIBUTE]
     file_nbytes, slots, length = int(ours["file_nbytes"]), int(ours["slots_per_file"]), int(shape[0])
-    if ours["format"] != FORMAT_VERSION or file_nbytes < 1 or file_nbytes % PAGE_NBYTES or slots < 1 or length % slots:
+    if ours["format"] != FORMAT_VERSION or slots < 1 or length % slots or not _fits(file_nbytes, slots):
         raise ValueError(f"format {ours['format']}, {file_nbytes} bytes and {slots} slots a file, {length} in all")
     return Geometry(file_nbytes, slots, len(shape))
