@@ -20,6 +20,7 @@ _COMMANDS = {
     "bench": "tierstore.cli.bench",
     "config": "tierstore.cli.config",
     "doctor": "tierstore.cli.doctor",
+    "inspect": "tierstore.cli.inspect",
 }
 
 

@@ -1,0 +1,161 @@
+"""`tierstore inspect`: what lies in a store's folder, whether it is whole, how it is mended, and how it gets out.
+
+The work is `tierstore.inspect`'s. What a program reads goes to stdout, what a person watches to stderr. Exits 0
+where all is well, 1 where something is bad or missing, 2 where the folder cannot be looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tierstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tierstore.inspect.checkup import ZarrShare
+    from tierstore.inspect.findings import Finding
+    from tierstore.inspect.folder import FolderNamespace, StoreFolder
+
+__all__ = ["command"]
+
+_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
+_JSON = click.option("--json", "json_path", metavar="PATH", help='Write one JSON object; "-" is stdout.')
+_NAMESPACE = click.option("--namespace", metavar="TEXT", help="Beginning of a fingerprint, or a part of an identity.")
+
+
+@click.group("inspect")
+def command() -> None:
+    """Look into a store's folder: list, verify, repair, export.
+
+    On a closed folder or beside its live owner; only repair needs the folder for itself.
+    """
+    logging.getLogger("tierstore").setLevel(logging.ERROR)  # what would be a warning is said as a finding
+
+
+@command.command("ls")
+@_FOLDER
+@_NAMESPACE
+@click.option("--blocks", is_flag=True, help="List every living block.")
+@_JSON
+def list_command(*, folder: Path, namespace: str | None, blocks: bool, json_path: str | None) -> None:
+    """List namespaces, arrays and files, and what lives in them."""
+    from tierstore.inspect.contents import read_contents
+    from tierstore.inspect.listing import list_folder, listing_lines
+
+    found = _read(folder)
+    chosen = _chosen(found, namespace)
+    with _progress(found.nbytes, "reading") as advance:
+        contents = read_contents(found, advance)
+    listing = list_folder(found, contents, chosen, with_blocks=blocks)
+    if not _write_json(listing, json_path):
+        for line in listing_lines(listing):
+            click.echo(line)
+    _say_skipped(found.skipped)
+
+
+@command.command("verify")
+@_FOLDER
+@click.option(
+    "--zarr",
+    "share",
+    type=click.Choice(["none", "sample", "all"]),
+    default="sample",
+    show_default=True,
+    help="Blocks of sealed files that are read through Zarr too: one of each file, or all.",
+)
+@_JSON
+def verify_command(*, folder: Path, share: ZarrShare, json_path: str | None) -> None:
+    """Read every record of every file and list what is bad.
+
+    Beside a live owner, and after a crash, the end of an open file may hold a write that was cut off; a start
+    passes over it.
+    """
+    from tierstore.inspect.checkup import check_folder
+    from tierstore.inspect.zarr_reading import ZarrReader
+
+    found = _read(folder)
+    reader = None if share == "none" else ZarrReader(str(folder))
+    with _progress(found.nbytes, "verifying") as advance:
+        checkup = check_folder(found, zarr=reader, share=share, advance=advance)
+    summary = f"{checkup.num_blocks} blocks in {checkup.num_files} files, {len(checkup.findings)} bad"
+    report = {
+        "files": checkup.num_files,
+        "blocks": checkup.num_blocks,
+        "nbytes": checkup.nbytes,
+        "bad": _as_values(checkup.findings),
+        "skipped": list(checkup.skipped),
+    }
+    if not _write_json(report, json_path):
+        for finding in checkup.findings:
+            click.echo(f"bad {finding.text}")
+        click.echo(summary)
+    _say_skipped(checkup.skipped)
+    if checkup.findings:
+        sys.exit(1)
+
+
+def _read(folder: Path) -> StoreFolder:
+    from tierstore.disk.posix import PosixDisk
+    from tierstore.inspect.folder import StoreFolder
+
+    return StoreFolder.read(PosixDisk(str(folder), read_only=True))
+
+
+def _chosen(folder: StoreFolder, text: str | None) -> list[FolderNamespace]:
+    """The namespaces that a text names; all of them where there is none."""
+    chosen = [space for space in folder.namespaces if text is None or space.matches(text)]
+    if text is not None and not chosen:
+        known = "; ".join(f"{space.fingerprint.hex()[:12]} ({space.text})" for space in folder.namespaces)
+        raise ConfigError(f"--namespace {text!r} names none of the folder's namespaces: {known or 'there are none'}")
+    return chosen
+
+
+@contextmanager
+def _progress(total_nbytes: int, what: str) -> Iterator[Callable[[int], None]]:
+    """One bar on stderr."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total_nbytes)
+        yield lambda nbytes: progress.advance(task, nbytes)
+
+
+def _write_json(report: Mapping[str, object], path: str | None) -> bool:
+    """Write one JSON object where that is asked for; whether stdout is taken by it."""
+    if path is None:
+        return False
+    text = json.dumps(report, indent=1)
+    if path == "-":
+        click.echo(text)
+        return True
+    try:
+        Path(path).write_text(text + "\n", "utf-8")
+    except OSError as error:
+        raise ConfigError(f"--json is {path}: {error.strerror}; give a path that can be written") from error
+    return False
+
+
+def _as_values(findings: Sequence[Finding]) -> list[dict[str, object]]:
+    return [
+        {
+            "path": finding.path,
+            "fault": finding.fault.value,
+            "page": finding.page if finding.page >= 0 else None,
+            "hash": finding.block_hash or None,
+            "detail": finding.detail,
+        }
+        for finding in findings
+    ]
+
+
+def _say_skipped(skipped: Sequence[str]) -> None:
+    for line in skipped:
+        click.echo(f"skipped {line}", err=True)
