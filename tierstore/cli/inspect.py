@@ -10,13 +10,14 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tierstore.errors import ConfigError
+from tierstore.errors import ConfigError, IdentityError
+from tierstore.types import HASH_NBYTES
 
 if TYPE_CHECKING:
     from tierstore.inspect.checkup import ZarrShare
@@ -99,6 +100,89 @@ def verify_command(*, folder: Path, share: ZarrShare, json_path: str | None) -> 
     _say_skipped(checkup.skipped)
     if checkup.findings:
         sys.exit(1)
+
+
+@command.command("repair")
+@_FOLDER
+@click.option("--yes", is_flag=True, help="Do it; without, only say what would be done.")
+def repair_command(*, folder: Path, yes: bool) -> None:
+    """Drop what is bad and keep all that is whole.
+
+    Needs the folder for itself: its store must be closed.
+    """
+    from tierstore.disk.posix import PosixDisk
+    from tierstore.inspect.folder import StoreFolder
+    from tierstore.inspect.repair import plan_repair
+    from tierstore.tiers.manifest import Manifest
+
+    _read(folder)  # so that nothing is made in a folder that is no store's
+    disk = PosixDisk(str(folder))
+    with closing(Manifest.open(disk)):
+        found = StoreFolder.read(disk)
+        with _progress(found.nbytes, "verifying") as advance:
+            mends, left = plan_repair(found, advance)
+        for mend in mends:
+            for line in mend.lines:
+                click.echo(f"{'mended' if yes else 'would mend'} {line}")
+            if yes:
+                mend.apply(disk)
+    for line in left:
+        click.echo(f"left {line}")
+    _say_skipped(found.skipped)
+    if not mends and not left:
+        click.echo("nothing is bad")
+    elif mends and not yes:
+        click.echo("nothing has been changed; say --yes to do it")
+    if left or (mends and not yes):
+        sys.exit(1)
+
+
+@command.command("export")
+@_FOLDER
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--format", "kind", type=click.Choice(["zarr", "safetensors"]), required=True, help="What OUT becomes.")
+@_NAMESPACE
+@click.option(
+    "--hash", "hashes", metavar="HEX", multiple=True, help="A block's hash; may be given again.  [default: all]"
+)
+def export_command(*, folder: Path, out: Path, kind: str, namespace: str | None, hashes: tuple[str, ...]) -> None:
+    """Write living blocks, decoded, into a Zarr v3 store or a .safetensors file that others can read."""
+    from tierstore.inspect.contents import read_contents
+    from tierstore.inspect.exporting import choose
+
+    wanted = [_block_hash(text) for text in hashes]
+    found = _read(folder)
+    chosen = _chosen(found, namespace)
+    with _progress(found.nbytes, "reading") as advance:
+        exports, missing = choose(found, read_contents(found, advance), chosen, wanted)
+    try:
+        if kind == "zarr":
+            from tierstore.inspect.zarr_writing import write_zarr
+
+            count = write_zarr(out, exports)
+        else:
+            from tierstore.inspect.safetensors import write_safetensors
+
+            count = write_safetensors(out, exports)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}; give a new name in a folder you own") from error
+    bad = [*missing, *(line for export in exports for line in export.bad)]
+    for line in bad:
+        click.echo(f"left out {line}")
+    click.echo(f"{count} blocks of {len(exports)} namespaces in {out}")
+    _say_skipped(found.skipped)
+    if bad:
+        sys.exit(1)
+
+
+def _block_hash(text: str) -> bytes:
+    try:
+        name = bytes.fromhex(text)
+    except ValueError as error:
+        raise IdentityError(f"--hash is {text!r}; block hashes are 64 hex digits") from error
+    if len(name) != HASH_NBYTES:
+        raise IdentityError(f"--hash is {text!r}; block hashes are 64 hex digits")
+    return name
 
 
 def _read(folder: Path) -> StoreFolder:

@@ -7,6 +7,7 @@ live owner files come and go: one that has gone when it is wanted is skipped, an
 from __future__ import annotations
 
 import errno
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from tierstore.errors import DiskError, FolderFormatError, LayoutError
 from tierstore.layout import KVLayout, MemoryOrder, PageKind, PageSpec
 from tierstore.tiers.chunkfile import ChunkFile, ChunkName
 from tierstore.tiers.manifest import read_manifest
+from tierstore.tiers.whole_file import read_whole
 from tierstore.tiers.zarr_metadata import ZARR_NAME, ArraySpec, Geometry, ZarrArrays
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class FolderArray:
         layout: Of its blocks; None where no namespace of it is known.
         codec: None where it is not installed.
         geometry: As its metadata says, or else as they would say for its longest file; None where that is unknown too.
-        described: Whether its metadata could be read.
+        described: Whether its metadata is as the store writes it.
         files: Open and sealed ones, by number.
     """
 
@@ -192,7 +194,16 @@ def _read_array(disk: Disk, name: str, layout: KVLayout | None, codec_name: str,
     if geometry is None and array.spec and files:
         assumed = array.spec.geometry(max(file.nbytes for file in files))
         return replace(array, geometry=assumed if assumed.slots else None)
-    return array
+    return replace(array, described=_is_described(disk, array))
+
+
+def _is_described(disk: Disk, array: FolderArray) -> bool:
+    """Whether the metadata is word for word what the store writes for such an array."""
+    spec, geometry = array.spec, array.geometry
+    if spec is None or geometry is None:
+        return array.described
+    metadata = json.loads(read_whole(disk, f"arrays/{array.name}/{ZARR_NAME}"))
+    return bool(metadata == spec.metadata(geometry, files=metadata["shape"][0] // geometry.slots))
 
 
 def _number(file: FolderFile) -> int:

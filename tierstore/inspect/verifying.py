@@ -25,11 +25,10 @@ from tierstore.tiers.tombstone import read_tombstone
 from tierstore.types import PAGE_NBYTES, Extents, Outcome
 
 if TYPE_CHECKING:
-    from tierstore.codec.base import Codec
     from tierstore.tiers.chunkfile import ChunkFile
     from tierstore.types import Int64Array, UInt8Array
 
-__all__ = ["Advance", "SecondOpinion", "verify_file"]
+__all__ = ["Advance", "SecondOpinion", "decode_block", "read_bodies", "verify_file"]
 
 Advance: TypeAlias = Callable[[int], None]
 """Told how many more bytes are done with."""
@@ -99,12 +98,12 @@ def _judge(
             faults[row] = _diagnose(chunk, keys, row)
     if array.codec is None:
         return faults
-    for row, body in _bodies(chunk, array, array.codec, keys, blocks, advance):
+    for row, body in read_bodies(chunk, array, keys, blocks, advance):
         if body is None:
             faults[row] = _diagnose(chunk, keys, row)
             continue
         key = keys.rows[row]
-        raw = _decoded(array, array.codec, body[: int(key["encoded_nbytes"])], int(key["raw_nbytes"]))
+        raw = decode_block(array, key, body)
         if raw is None:
             faults[row] = Fault.ENCODING, f"{array.codec.name} cannot decode it"
         elif opinion and (said := opinion(chunk.name.number, int(key["slot"]), raw)):
@@ -112,30 +111,51 @@ def _judge(
     return faults
 
 
-def _bodies(
-    chunk: ChunkFile, array: FolderArray, codec: Codec, keys: Keys, blocks: Int64Array, advance: Advance
+def read_bodies(
+    chunk: ChunkFile, array: FolderArray, keys: Keys, blocks: Int64Array, advance: Advance = lambda _nbytes: None
 ) -> Iterator[tuple[int, memoryview | None]]:
-    """Read blocks as the store would: what lies behind each header, None where that is not the block."""
+    """Read blocks as the store would; blocks.
+
+    Args:
+        chunk: The file; its uuid is known.
+        array: Whose file it is, of a codec that is installed.
+        keys: Of records in it.
+        blocks: int64[n]; the rows to read, in file order.
+        advance: Told how many more bytes are done with.
+
+    Yields:
+        A row, and what lies behind its header, valid until the next; None where that is not the block.
+    """
+    assert array.codec is not None, "a codec that is not installed reads nothing"
     rows, fetcher = keys.rows[blocks], RecordFetcher()
     raw_nbytes = array.layout.block_nbytes if array.layout else int(rows["raw_nbytes"].max(initial=0))
     zeros = np.zeros(len(blocks), dtype=np.int32)
     extents = Extents(zeros, keys.pages[blocks], rows["encoded_nbytes"], rows["payload_checksum"])
-    for run in cut_runs(pages_to_read(extents, raw_nbytes, codec).tolist()):
+    for run in cut_runs(pages_to_read(extents, raw_nbytes, array.codec).tolist()):
         own, part = rows[run], extents.rows(run)
-        wanted = Wanted(part, own["fingerprint"], own["epoch"].astype(np.int64), own["block_hash"], raw_nbytes, codec)
+        wanted = Wanted(
+            part, own["fingerprint"], own["epoch"].astype(np.int64), own["block_hash"], raw_nbytes, array.codec
+        )
         fetched = fetcher.fetch(wanted, {chunk.file_id: chunk})
         for row, outcome, body in zip(blocks[run].tolist(), fetched.outcomes.tolist(), fetched.bodies, strict=True):
             yield row, body if outcome == Outcome.OK else None
         advance(int(record_pages(part.nbytes).sum()) * PAGE_NBYTES)
 
 
-def _decoded(array: FolderArray, codec: Codec, encoded: memoryview, raw_nbytes: int) -> memoryview | None:
-    """The block's own bytes; None where they cannot be had. Not decoded where the layout is unknown."""
-    if array.layout is None:
+def decode_block(array: FolderArray, key: np.void, body: memoryview) -> memoryview | None:
+    """A block's own bytes; None where they cannot be had. Not decoded where the layout is unknown.
+
+    Args:
+        array: Of a codec that is installed.
+        key: Of the block.
+        body: What `read_bodies` gave.
+    """
+    encoded = body[: int(key["encoded_nbytes"])]
+    if array.layout is None or array.codec is None:
         return encoded
-    raw = np.empty(raw_nbytes, dtype=np.uint8).data
+    raw = np.empty(int(key["raw_nbytes"]), dtype=np.uint8).data
     try:
-        codec.decode(encoded, raw, item_nbytes=array.layout.item_nbytes)
+        array.codec.decode(encoded, raw, item_nbytes=array.layout.item_nbytes)
     except ValueError:
         return None
     return raw
