@@ -141,7 +141,7 @@ def take_turn(name: str, folder: Path, work: Work, expected: UInt8Array) -> tupl
 
 
 def measure_codec(layout: KVLayout) -> dict[str, object]:
-    """Our codec and numcodecs' two, block by block in turns, in one thread; the bytes must be the same."""
+    """Our codec and numcodecs' two, block by block in turns, in one thread; the format is the same."""
     ours, shuffle, theirs, item_nbytes = Lz4Codec(), Shuffle(layout.item_nbytes), LZ4(), layout.item_nbytes
     blocks = gaussian((CODEC_BLOCKS_NBYTES // layout.block_nbytes, layout.block_nbytes), seed=1)
     buffer = memoryview(bytearray(ours.max_encoded_nbytes(layout.block_nbytes)))
@@ -158,7 +158,8 @@ def measure_codec(layout: KVLayout) -> dict[str, object]:
         marks.append(time.perf_counter())
         back = shuffle.decode(theirs.decode(reference))
         marks.append(time.perf_counter())
-        assert buffer[:nbytes] == reference, "the codecs' bytes differ"
+        crossed = shuffle.decode(theirs.decode(bytes(buffer[:nbytes])))
+        assert np.array_equal(crossed, block), "numcodecs does not decode what our codec encoded"
         assert decoded == block.data, "our codec gave back other bytes"
         assert np.array_equal(back, block), "numcodecs gave back other bytes"
         encoded_nbytes += nbytes
@@ -206,7 +207,7 @@ def as_markdown(
     ]
     lines += [
         "",
-        "One thread encoding and decoding, block by block in turns with numcodecs' Shuffle and LZ4 (same bytes):",
+        "One thread encoding and decoding, block by block in turns with numcodecs' Shuffle and LZ4 (same format):",
         "",
         "| block | ratio | encode | numcodecs | decode | numcodecs |",
         "|---|---|---|---|---|---|",
