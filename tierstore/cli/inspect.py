@@ -150,6 +150,8 @@ def export_command(*, folder: Path, out: Path, kind: str, namespace: str | None,
     from tierstore.inspect.contents import read_contents
     from tierstore.inspect.exporting import choose
 
+    if out.exists():
+        raise ConfigError(f"{out} exists; give a name that does not")
     wanted = [_block_hash(text) for text in hashes]
     found = _read(folder)
     chosen = _chosen(found, namespace)
@@ -203,11 +205,12 @@ def _chosen(folder: StoreFolder, text: str | None) -> list[FolderNamespace]:
 
 @contextmanager
 def _progress(total_nbytes: int, what: str) -> Iterator[Callable[[int], None]]:
-    """One bar on stderr."""
+    """One bar on stderr, where somebody watches it."""
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=total_nbytes)
         yield lambda nbytes: progress.advance(task, nbytes)
 

@@ -18,7 +18,7 @@ from tierstore.inspect.contents import read_keys
 from tierstore.inspect.findings import Fault, FileReport, Finding
 from tierstore.inspect.folder import FolderArray, FolderFile
 from tierstore.tiers.fetching import RecordFetcher, Wanted, cut_runs, pages_to_read
-from tierstore.tiers.footer import Keys, keys_of, pack_footer
+from tierstore.tiers.footer import Keys, footer_nbytes, keys_of, pack_footer, read_footer
 from tierstore.tiers.frame import Scratch, aligned_buffer
 from tierstore.tiers.record import CHECKSUM_NBYTES, HEADER, HEADER_NBYTES, KIND_BLOCK, pages_of, record_pages
 from tierstore.tiers.tombstone import read_tombstone
@@ -75,7 +75,7 @@ def verify_file(
         report.findings.append(Finding(path, Fault.LENGTH, detail=detail))
     faults = _judge(chunk, array, keys, advance, opinion if sealed and not report.findings else None)
     if not chunk.name.axes:
-        report.findings += _strays(chunk, keys)
+        report.findings += _strays(chunk, keys, _end_page(chunk, array))
     report.findings += [_finding(path, keys, row, *why) for row, why in faults.items()]
     lost = np.array([row in faults and faults[row][0] is not Fault.HEADER for row in range(len(keys))], np.bool_)
     spoiled = np.array([row in faults and not lost[row] for row in range(len(keys))], np.bool_)
@@ -185,11 +185,20 @@ def _finding(path: str, keys: Keys, row: int, fault: Fault, detail: str) -> Find
     return Finding(path, fault, int(keys.pages[row]), pages, block_hash, detail)
 
 
-def _strays(chunk: ChunkFile, keys: Keys) -> Iterator[Finding]:
+def _end_page(chunk: ChunkFile, array: FolderArray) -> int:
+    """Where an open file ends: before the footer, if it has that already and only waits for its name."""
+    footer = None
+    if array.geometry:
+        footer = read_footer(chunk.file, nbytes=chunk.nbytes, slots=array.geometry.slots)
+    nbytes = footer_nbytes(array.geometry.slots, len(footer)) if array.geometry and footer is not None else 0
+    return (chunk.nbytes - nbytes) // PAGE_NBYTES
+
+
+def _strays(chunk: ChunkFile, keys: Keys, end_page: int) -> Iterator[Finding]:
     """Pages of an open file that belong to no record and are not zero."""
     starts = keys.pages.astype(np.int64)
     ends = starts + record_pages(keys.rows["encoded_nbytes"])
-    for begin, end in zip([0, *ends.tolist()], [*starts.tolist(), chunk.nbytes // PAGE_NBYTES], strict=True):
+    for begin, end in zip([0, *ends.tolist()], [*starts.tolist(), end_page], strict=True):
         try:
             used = np.concatenate([np.empty(0, np.int64), *_used_pages(chunk, begin, end)])
         except DiskError as error:
