@@ -104,6 +104,7 @@ def build(config: StoreConfig, disk: Disk | None = None) -> House:
             for batch in tier.recover():
                 recovered.setdefault(batch.fingerprint, []).append(batch)
                 files.update(dict.fromkeys(batch.extents.file.tolist()))
+            files.update(dict.fromkeys(tier.files))
         num_recovered = sum(len(batch.hashes) for batches in recovered.values() for batch in batches)
         planner = _planner(config, slots, metrics, with_ssd=tier is not None, num_recovered=num_recovered)
         if files:

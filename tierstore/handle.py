@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
-from tierstore.errors import IdentityError, LayoutError
+from tierstore.device.base import Event
+from tierstore.errors import ConfigError, IdentityError, LayoutError
 from tierstore.keys import Namespace, pack_hashes
 from tierstore.layout import DTYPE_NBYTES, KVLayout
 from tierstore.transfer.base import CallerMemory
@@ -20,7 +21,6 @@ from tierstore.transfer.future import Transfer
 from tierstore.types import HASH_NBYTES, Generation, Presence
 
 if TYPE_CHECKING:
-    from tierstore.device.base import Event
     from tierstore.store import Store
     from tierstore.types import UInt8Array
 
@@ -161,16 +161,29 @@ class NamespaceHandle:
 
     def clear(self) -> None:
         """Forget every block of the namespace, durably: nothing put before comes back. Blocks."""
-        old = self._generation
-        self._generation = self._store.next_generation(self.namespace, old)
-        self._store.engine.end_life(old.number)
+        self._store.begin_next_generation(self)
+
+    @property
+    def generation(self) -> Generation:
+        """The living one."""
+        return self._generation
+
+    def enter(self, generation: Generation) -> None:
+        """Go on in a generation that the store has begun."""
+        self._generation = generation
 
     def _deadline(self, seconds: float | None) -> float:
-        return math.inf if seconds is None else self._store.engine.now() + seconds
+        if seconds is None:
+            return math.inf
+        if math.isnan(seconds):
+            raise ConfigError("deadline_seconds is nan; pass a number of seconds from now, or None for no deadline")
+        return self._store.engine.now() + seconds
 
     def _memory(
         self, keys: UInt8Array, buffers: object, block_ids: Sequence[int] | None, after: Event | None
     ) -> CallerMemory:
+        if after is not None and not isinstance(after, Event):
+            raise LayoutError(f"after is of type {type(after).__name__}; pass an event of the device, or None")
         pages = self._store.pages(buffers, self.namespace.layout)
         num_rows = min(len(page) for page in pages)
         if block_ids is None:

@@ -33,7 +33,6 @@ _NOT_STORED = (
     "write_queue_full",
     "write_budget",
     "write_refused",
-    "ssd_off",
 )
 
 

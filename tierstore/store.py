@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from tierstore.assembly import build
 from tierstore.config import StoreConfig
-from tierstore.errors import ClosedError
+from tierstore.errors import ClosedError, IdentityError
 from tierstore.handle import NamespaceHandle, check_dtype
+from tierstore.keys import Namespace
 from tierstore.transfer.future import Transfer, TransferResult
 from tierstore.types import PAGE_NBYTES, Generation
 
 if TYPE_CHECKING:
     from tierstore.device.base import Pages
     from tierstore.disk.base import Disk
-    from tierstore.keys import Namespace
     from tierstore.layout import KVLayout
     from tierstore.transfer.engine import Engine
 
@@ -61,6 +61,7 @@ class Store:
         self._handles: dict[bytes, NamespaceHandle] = {}
         self._num_generations = 0
         self._opening = threading.Lock()
+        self._owner_pid = os.getpid()
         atexit.register(self.close)
 
     def namespace(self, namespace: Namespace) -> NamespaceHandle:
@@ -68,13 +69,16 @@ class Store:
 
         Raises:
             ConfigError: A block is too large for the pool's slabs.
+        IdentityError: It is no `Namespace`.
             DiskError: The manifest cannot be written.
             ClosedError: The store is closed.
         """
+        if not isinstance(namespace, Namespace):
+            raise IdentityError(f"a namespace of type {type(namespace).__name__}; pass Namespace(model=…, layout=…)")
         with self._opening:
+            self._check_open()
             handle = self._handles.get(namespace.fingerprint)
             if handle is None:
-                self._check_open()
                 manifest = self._house.manifest
                 epoch = 0 if manifest is None else manifest.epochs.get(namespace.fingerprint, 0)
                 generation = self._open_generation(namespace, epoch)  # refuses what fits no slab
@@ -94,13 +98,15 @@ class Store:
         self._num_generations += 1
         return generation
 
-    def next_generation(self, namespace: Namespace, current: Generation) -> Generation:
-        """Begin a namespace's next epoch, durably, and open its generation. Blocks. Called by `clear`."""
+    def begin_next_generation(self, handle: NamespaceHandle) -> None:
+        """End a namespace's epoch, durably, and move its handle into the next. Blocks. Called by `clear`."""
         with self._opening:
             self._check_open()
-            manifest = self._house.manifest
-            epoch = current.epoch + 1 if manifest is None else manifest.advance(namespace.fingerprint)
-            return self._open_generation(namespace, epoch)
+            manifest, current = self._house.manifest, handle.generation
+            fingerprint = handle.namespace.fingerprint
+            epoch = current.epoch + 1 if manifest is None else manifest.advance(fingerprint)
+            handle.enter(self._open_generation(handle.namespace, epoch))
+            self.engine.end_life(current.number)
 
     @property
     def engine(self) -> Engine:
@@ -132,8 +138,13 @@ class Store:
             planner.check()
 
     def close(self) -> None:
-        """Finish what is under way, sync, let go of memory, threads and files. Blocks; may be called twice."""
+        """Finish what is under way, sync, let go of memory, threads and files. Blocks; may be called twice.
+
+        In a forked child it does nothing: all of that is the parent's.
+        """
         atexit.unregister(self.close)
+        if os.getpid() != self._owner_pid:
+            return
         self._house.closing.close()
 
     def _check_open(self) -> None:

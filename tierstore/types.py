@@ -237,7 +237,8 @@ class CopyResult:
     Attributes:
         job_id: The job.
         outcomes: uint8[n] of `Outcome` in the job's order; one element for a sync or a discard.
-        dst_locations: Where a write put its blocks; rows whose outcome is not OK mean nothing.
+        dst_locations: Where a write put its blocks; rows whose outcome is not OK mean nothing. Of tombstones only
+            the file counts, -1 where there is none.
         dst_free_nbytes: Bytes the tier can still take before it must reclaim; None where unknown.
         seconds: Wall time in the worker.
         encoded_nbytes: Bytes that a write put on disk for its blocks; None where unknown.

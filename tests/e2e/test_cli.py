@@ -85,7 +85,7 @@ def test_doctor_passes_where_a_store_can_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
-        (("--ssd-dir", "missing"), "no such folder"),
+        (("--ssd-dir", "missing/deeper"), "no folder"),
         (("--host-size", "1000 TiB"), "a host pool of 1099511627776000 bytes does not fit"),
     ],
 )

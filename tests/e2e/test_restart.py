@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from random import Random
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.payload import TIMEOUT_SECONDS, block_hash, chunk_nbytes, get, namespace, quiet, rows, small_store
+from tierstore.handle import as_hashes
 from tierstore.store import NamespaceHandle, Store
 from tierstore.testing.sim_disk import SimDisk
 from tierstore.types import Outcome, Presence
@@ -178,3 +180,38 @@ def test_a_damaged_block_is_a_miss_and_a_put_mends_it(tmp_path: Path, seed: int)
                     put(handle, range(number, number + 1))
                 assert get(handle, [block_hash(number)], rows([number], 8192)).ok
             store.check()
+
+
+def test_deletes_of_unknown_blocks_never_jam_the_folder(tmp_path: Path) -> None:
+    with small_store(ssd_dir=tmp_path) as store:
+        handle = store.namespace(namespace())
+        for number in range(150):
+            assert handle.delete([block_hash(number)]).result(TIMEOUT_SECONDS).outcomes == [Outcome.MISS]
+        put(handle, range(200, 206))
+        assert chunk_nbytes(tmp_path) <= 1 << 20
+    with small_store(ssd_dir=tmp_path) as store:
+        put(store.namespace(namespace()), range(206, 212))
+
+
+def test_a_forked_child_leaves_its_parents_store_alone(tmp_path: Path) -> None:
+    with small_store(ssd_dir=tmp_path) as store:
+        handle = store.namespace(namespace())
+        put(handle, range(6))
+        child = os.fork()
+        if child == 0:
+            store.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert known(handle, range(6)) == list(range(6))
+
+
+def test_a_put_into_a_namespace_that_is_cleared_meanwhile_keeps_nothing(tmp_path: Path) -> None:
+    with small_store(ssd_dir=tmp_path) as store:
+        handle = store.namespace(namespace())
+        old = handle.generation.number
+        handle.clear()
+        with store.engine.planning() as planner:
+            request = planner.get(old, as_hashes(hashes_of(range(3))))
+            assert request is not None
+            plan = planner.step(request, 0.0)
+        assert plan.finished[0].outcomes.tolist() == [Outcome.CANCELLED] * 3

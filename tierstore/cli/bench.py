@@ -68,7 +68,9 @@ class _Options(TypedDict):
     "--threads", type=click.IntRange(1, 256), default=4, show_default=True, help="Threads that read from SSD."
 )
 @click.option("--batch", type=click.IntRange(1), help="Blocks a call.  [default: 64 MiB of them, at most 256]")
-@click.option("--seconds", type=click.FloatRange(0.1), default=6.0, show_default=True, help="Time for each link.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.1, 3600.0), default=6.0, show_default=True, help="Time for each link."
+)
 @click.option("--json", "json_path", metavar="PATH", help='Write one JSON object; "-" is stdout.')
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Draw the figures into this file.")
 def command(*, bandwidth: bool, json_path: str | None, plot_path: Path | None, **options: Unpack[_Options]) -> None:
@@ -83,6 +85,11 @@ def command(*, bandwidth: bool, json_path: str | None, plot_path: Path | None, *
         raise click.UsageError("nothing to measure; say --bandwidth")
     if plot_path is not None and importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("--plot needs matplotlib, which is missing; install tierstore[plot]")
+    for target in (plot_path, None if json_path in (None, "-") else Path(str(json_path))):
+        if target is not None and not target.parent.is_dir():
+            raise ConfigError(
+                f"{target} cannot be written: {target.parent} is no folder; give a path in one that exists"
+            )
     report = _measure(options)
     if json_path == "-":
         click.echo(report.as_json())

@@ -10,7 +10,7 @@ import importlib.metadata
 import resource
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -86,8 +86,11 @@ def _folder(folder: Path) -> _Finding:
     from tierstore.disk.posix import PosixDisk
 
     what = f"ssd {folder}"
+    if not folder.exists() and folder.parent.is_dir():
+        parent = _folder(folder.parent)
+        return replace(parent, what=what, found=f"no such folder yet; where it will be made: {parent.found}")
     if not folder.is_dir():
-        return _Finding(what, "no such folder", "create it, or set [ssd] dir to one that exists", fatal=True)
+        return _Finding(what, "no folder, nor can one be made there", "set [ssd] dir to another one", fatal=True)
     try:
         disk = PosixDisk(str(folder))
         free = _rounded(disk.look("").free_nbytes)

@@ -1,14 +1,14 @@
 """Byte shuffle, then an LZ4 block behind its length: lossless, and worth a sixth of a bf16 KV block.
 
 Called by tier workers, from several threads at once; LZ4 itself runs without the interpreter's lock. The
-bytes are those of numcodecs' `Shuffle(item_nbytes)` and `LZ4()`, which Zarr readers know. Whatever is to be
+format is that of numcodecs' `Shuffle(item_nbytes)` and `LZ4()`, which Zarr readers know. Whatever is to be
 decoded may be damaged: a ValueError is the worst that comes of it.
 """
 
 from __future__ import annotations
 
+import lz4.block
 import numpy as np
-from numcodecs.lz4 import compress, decompress
 
 from tierstore.codec.base import ZarrCodec
 
@@ -44,7 +44,7 @@ class Lz4Codec:
             shuffled = dst[: len(src)]
             _shuffle(src, shuffled, item_nbytes)
             src = shuffled
-        encoded = compress(src)
+        encoded = lz4.block.compress(src, store_size=True)
         dst[: len(encoded)] = encoded
         return len(encoded)
 
@@ -61,12 +61,15 @@ class Lz4Codec:
         if not len(dst):
             return
         try:
-            if item_nbytes > 1:
-                _unshuffle(decompress(src), dst, item_nbytes)
-            else:
-                decompress(src, dst)
-        except RuntimeError as error:
+            decoded = lz4.block.decompress(src)
+        except lz4.block.LZ4BlockError as error:
             raise ValueError(f"{len(src)} bytes are a damaged LZ4 block: {error}") from error
+        if len(decoded) != len(dst):
+            raise ValueError(f"an LZ4 block of {len(decoded)} bytes cannot fill {len(dst)}")
+        if item_nbytes > 1:
+            _unshuffle(decoded, dst, item_nbytes)
+        else:
+            dst[:] = decoded
 
     def zarr_codecs(self, item_nbytes: int) -> list[ZarrCodec]:
         """Those of numcodecs."""

@@ -91,6 +91,7 @@ class Planner:
         self._prefetches = Prefetches(self._mind)
         self._flushes = Flushes(self._mind)
         self._lives: dict[int, Life] = {}
+        self._ended: set[int] = set()
         self._upkeep = Upkeep(self._mind, self._lives)
         self._deletes = Deletes(self._mind, self._upkeep)
         self.catalogue = Catalogue(self._mind, self._lives)
@@ -119,6 +120,7 @@ class Planner:
 
     def end_life(self, number: int) -> None:
         """End a generation: no verb sees its blocks from now on; `tend` drops them in slices."""
+        self._ended.add(number)
         self._upkeep.reap(self._lives[number])
 
     def get(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
@@ -171,7 +173,9 @@ class Planner:
         """Plan the next slice of a request; to be called until `request.planned`, at least once."""
         plan = Plan()
         first = request.opened == 0  # of no blocks a request still has one slice
-        if not request.done and (first or not request.planned):
+        if request.life.number in self._ended and not request.done:
+            request.story.shorten(request, Outcome.CANCELLED, plan, now)
+        elif not request.done and (first or not request.planned):
             request.story.open(request, min(request.stop, request.opened + SLICE_BLOCKS), plan, now)
         return self._closed(plan)
 
@@ -204,6 +208,8 @@ class Planner:
             for request in self._write_back.unpark(plan, now):
                 self._puts.resume(request, plan)
         else:
+            if mind.ssd is not None and result.dst_locations is not None:
+                mind.ssd.adopt_files([file for file in set(result.dst_locations.file.tolist()) if file >= 0])
             if mind.ssd is not None and result.dst_free_nbytes is not None:
                 mind.ssd.free_nbytes = result.dst_free_nbytes
             mind.wake(record, plan, now)

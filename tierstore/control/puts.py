@@ -60,7 +60,7 @@ class Puts:
         filling = (host == State.FILLING).nonzero()[0]
         if len(filling):
             mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
-        if request.durable:
+        if len(held):
             self._write_back.offer(request, lo + held, plan, now)
         self._settle(request, plan)
 

@@ -57,6 +57,9 @@ class SsdRoom:
         directory: Whose SSD columns it changes.
         reclaim_below_nbytes: Reclaim the oldest file when the tier can take less than this.
         metrics: Counted into.
+
+    Attributes:
+        free_nbytes: What the tier can take, as its last result said.
     """
 
     def __init__(self, directory: Directory, reclaim_below_nbytes: int, metrics: Metrics) -> None:

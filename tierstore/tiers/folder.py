@@ -77,6 +77,11 @@ class ChunkFolder:
         room = current.room(spec.longest) if current and self.has_reserve else 0
         return room * spec.longest.pitch_nbytes + clean_nbytes
 
+    def appended(self, array: str) -> int | None:
+        """The file of an array that takes its next record; None where there is none."""
+        current = self._current.get(array)
+        return None if current is None else current.file_id
+
     def declare(self, spec: ArraySpec) -> Outcome:
         """Make an array known, in the folder too where it is new; blocks then.
 

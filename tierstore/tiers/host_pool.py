@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HostPool"]
 
+_MADV_REMOVE = 9
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in the mmap module
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -101,8 +102,14 @@ class HostPool:
         np.positive(firsts, out=firsts)
 
     def close(self) -> None:
-        """Let go of the memory; a second call does nothing. It is unmapped when the last view of it is gone."""
+        """Let go of the memory; a second call does nothing.
+
+        Its pages are given back at once and read as zeros; it is unmapped when the last view of it is gone.
+        """
         if self._view is not None:
+            _LIBC.madvise(
+                self._view.ctypes.data, self.nbytes, _MADV_REMOVE
+            )  # its pages go now, whoever still views them
             self._view = None
             os.close(self._fd)
 

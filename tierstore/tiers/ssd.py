@@ -51,7 +51,7 @@ def default_file_nbytes(capacity_nbytes: int) -> int:
     """Length of a chunk file where none is set: a 32nd of the capacity, 64 MiB to 4 GiB, whole pages.
 
     Beginning and sealing a file costs about 12 ms of a disk's time, whatever its length; see
-    docs/decisions/0003-chunk-files-are-a-32nd-of-the-capacity.md.
+    docs/decisions/0004-chunk-files-are-a-32nd-of-the-capacity.md.
     """
     return min(max(capacity_nbytes // 32 // PAGE_NBYTES * PAGE_NBYTES, 64 << 20), 4 << 30)
 
@@ -141,6 +141,11 @@ class SsdTier:
         """
         return Outcome.OK if self._folder.sync() else Outcome.IO_ERROR
 
+    @property
+    def files(self) -> list[int]:
+        """Every chunk file, those without a living block among them."""
+        return list(self._folder.files)
+
     def discard(self, file: int) -> int:
         """Give a chunk file back, durably; blocks. Nothing may read it. Returns the bytes the tier can take.
 
@@ -221,7 +226,10 @@ class SsdTier:
         ended = self._declare(spec)
         outcomes = self._graves.write(job, spec.name) if ended is Outcome.OK else np.full(len(job), ended, np.uint8)
         seconds = time.perf_counter() - started
-        return CopyResult(job.job_id, outcomes, None, self._folder.free_nbytes(spec), seconds)
+        where = np.full(len(job), -1 if (file := self._folder.appended(spec.name)) is None else file, np.int32)
+        nothing = np.zeros(len(job), np.uint32)
+        extents = Extents(where, nothing, nothing, nothing)
+        return CopyResult(job.job_id, outcomes, extents, self._folder.free_nbytes(spec), seconds)
 
     def _declare(self, spec: ArraySpec) -> Outcome:
         """Make ready to write to an array; OK, or why that cannot be."""

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Links"]
 
+_STALLED_SECONDS = 30.0
+"""A close goes on without jobs of which none has ended for so long; links still finish what they run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Links:
@@ -248,9 +251,17 @@ class Engine:
         self._closing = True
         self._timer.close()
         self._notice_idle()
-        self._idle.wait()
+        left = -1
+        while not self._idle.wait(_STALLED_SECONDS):
+            with self._lock:
+                before, left = left, self._planner.num_jobs
+            if left == before:  # a verb that an exception tore apart has left requests that nothing will end
+                break
         for link in self._links.all():
             link.close()
+        for transfer in list(self._transfers.values()):
+            if not transfer.done():
+                transfer.abandon()
 
     def _notice_idle(self) -> None:
         with self._lock:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tierstore.types import Outcome
 
@@ -31,6 +34,13 @@ class TransferResult:
     codes: UInt8Array
     nbytes: int
     seconds: float
+
+    def __repr__(self) -> str:
+        counts = Counter(outcome.name for outcome in self.outcomes)
+        named = ", ".join(f"{count} {name}" for name, count in counts.items())
+        return (
+            f"TransferResult({self.leading} leading, {named or 'no blocks'}, {self.nbytes} bytes, {self.seconds:.6f} s)"
+        )
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -92,6 +102,10 @@ class Transfer:
             except IndexError:  # another thread took the last one
                 return
             callback(self)
+
+    def abandon(self) -> None:
+        """End it as CANCELLED; called by an engine that closes."""
+        self.resolve(0, np.full(1, Outcome.CANCELLED, np.uint8))
 
     def resolve(self, leading: int, codes: UInt8Array) -> None:
         """End it; called once, by the engine."""

@@ -50,6 +50,7 @@ class Timer:
             self._changed.notify()
         if self._worker is not None:
             self._worker.close()
+        self._expire = _never  # lets go of whoever made this, which holds it in turn
 
     def _run(self) -> None:
         while True:
@@ -60,3 +61,7 @@ class Timer:
                     return
                 self._next = math.inf
             self.arm(self._expire())
+
+
+def _never() -> float:
+    return math.inf
