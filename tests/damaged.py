@@ -38,6 +38,7 @@ __all__ = [
     "files",
     "flip",
     "headers",
+    "held",
     "living",
     "make",
     "owner_of",

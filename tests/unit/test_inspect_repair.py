@@ -18,6 +18,7 @@ from tests.damaged import (
     files,
     flip,
     headers,
+    held,
     living,
     make,
     owner_of,
@@ -30,6 +31,7 @@ from tierstore.disk.posix import PosixDisk
 from tierstore.inspect.checkup import check_folder
 from tierstore.inspect.findings import Fault
 from tierstore.inspect.folder import StoreFolder
+from tierstore.inspect.repair import plan_repair
 from tierstore.inspect.zarr_reading import ZarrReader
 from tierstore.tiers.record import HEADER
 
@@ -207,6 +209,17 @@ def test_a_mended_header_is_the_one_that_was_written(root: Path) -> None:
     assert {finding.fault for finding in check(root).findings} == {Fault.HEADER}
     assert len(repair(root)) == 7
     assert path.read_bytes() == before
+
+
+def test_a_file_is_never_sealed_in_place_of_another(root: Path) -> None:
+    path, other = files(root, "open", "raw")[0], files(root, "sealed", "raw")[0]
+    cut(path, 16 * 4096)
+    target = other.with_name(f"c.{path.name.split('-')[1]}.0.0.0.0.0")
+    shutil.copy(other, target)
+    with held(root) as disk:
+        mends, (line,) = plan_repair(StoreFolder.read(disk))
+    assert mends == []
+    assert target.name in line
 
 
 def test_a_sealed_file_that_waits_for_its_name_is_whole(root: Path) -> None:

@@ -79,10 +79,13 @@ def verify_command(*, folder: Path, share: ZarrShare, json_path: str | None) -> 
     passes over it.
     """
     from tierstore.inspect.checkup import check_folder
-    from tierstore.inspect.zarr_reading import ZarrReader
 
     found = _read(folder)
-    reader = None if share == "none" else ZarrReader(str(folder))
+    reader = None
+    if share != "none":
+        from tierstore.inspect.zarr_reading import ZarrReader
+
+        reader = ZarrReader(str(folder))
     with _progress(found.nbytes, "verifying") as advance:
         checkup = check_folder(found, zarr=reader, share=share, advance=advance)
     summary = f"{checkup.num_blocks} blocks in {checkup.num_files} files, {len(checkup.findings)} bad"

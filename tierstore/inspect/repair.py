@@ -76,6 +76,15 @@ class FileMend:
         return self.report.found(*_DROPPED, Fault.FOOTER, Fault.INDEX)
 
     @property
+    def path_after(self) -> str:
+        """What the file is called then."""
+        name, geometry = self.report.file.name, self.report.array.geometry
+        if not self.seals or self._is_sealed:
+            return name.path
+        assert geometry, "only where it is known can a length be wrong"
+        return name.sealed(geometry.axes).path
+
+    @property
     def lines(self) -> list[str]:
         """What it does, for people."""
         return list(self._lines())
@@ -98,11 +107,11 @@ class FileMend:
 
     def apply(self, disk: Disk) -> None:
         """Do it, durably; blocks. Raises DiskError."""
-        name, geometry = self.report.file.name, self.report.array.geometry
+        path = self.report.file.name.path
         if self.removes:
-            disk.remove(name.path)
+            disk.remove(path)
             return
-        file = disk.open(name.path)
+        file = disk.open(path)
         try:
             self._write_headers(file)
             for finding in self.report.findings:
@@ -114,9 +123,8 @@ class FileMend:
                 file.sync()
         finally:
             file.close()
-        if self.seals and not self._is_sealed:
-            assert geometry, "only where it is known can a length be wrong"
-            disk.rename(name.path, name.sealed(geometry.axes).path)
+        if self.path_after != path:
+            disk.rename(path, self.path_after)
 
     @property
     def _is_sealed(self) -> bool:
@@ -162,6 +170,7 @@ def plan_repair(folder: StoreFolder, advance: Advance = lambda _nbytes: None) ->
     undescribed = {finding.path for finding in metadata_findings(folder)}
     for array in folder.arrays:
         path = f"arrays/{array.name}/zarr.json"
+        taken = {file.name.path for file in array.files}
         if path in undescribed and array.spec and array.geometry:
             mends.append(ArrayMend(array))
         elif path in undescribed:
@@ -170,7 +179,11 @@ def plan_repair(folder: StoreFolder, advance: Advance = lambda _nbytes: None) ->
             if report.found(Fault.UNREADABLE):
                 left += [finding.text for finding in report.findings]
             elif report.findings:
-                mends.append(FileMend(report))
+                mend = FileMend(report)
+                if mend.path_after in taken - {report.file.name.path}:
+                    left.append(f"{report.file.name.path}: {mend.path_after} is there already; move one of them away")
+                else:
+                    mends.append(mend)
     return mends, left
 
 
