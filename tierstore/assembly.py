@@ -160,6 +160,7 @@ def _planner(
     pool_nbytes = slots.capacity_slabs * slots.slab_nbytes
     limits = Limits(
         requests_max=config.links.requests_max,
+        read_threads=config.ssd.read_threads,
         read_batch_nbytes=config.links.read_batch,
         write_inflight_nbytes_max=config.links.write_inflight or pool_nbytes // 4,
         prefetch_inflight_nbytes_max=pool_nbytes // 4 if config.prefetch.inflight is None else config.prefetch.inflight,

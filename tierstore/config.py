@@ -92,7 +92,7 @@ class LinksConfig:
     """Bounds of the links between tiers. Sizes in bytes; None is auto."""
 
     requests_max: int = _setting(1024, settings.count(1, 1 << 20), "jobs that may wait in one link")
-    read_batch: int = _setting(4 * _MIB, _PIECE, "bytes that one read job takes from the SSD")
+    read_batch: int = _setting(8 * _MIB, _PIECE, "bytes that one read job takes from the SSD at most")
     write_inflight: int | None = _setting(None, _AUTO_PIECE, "bytes that may wait to be written to the SSD")
 
 

@@ -41,13 +41,18 @@ _LINK_NAMES = {
 }
 
 
+_READ_NBYTES_MIN = 1 << 20
+"""Smaller read jobs cost more in planning than they win by running side by side."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds on what may be in flight.
 
     Attributes:
         requests_max: Requests open at once.
-        read_batch_nbytes: Blocks of one read job together.
+        read_threads: Reads at once; a request's blocks are cut so that each thread gets two jobs.
+        read_batch_nbytes: Blocks of one read job together, at most.
         write_inflight_nbytes_max: Host memory pinned by write-backs.
         prefetch_inflight_nbytes_max: Host memory that prefetches are filling.
         cold_seconds: A prefetch evicts only blocks that nobody used for so long.
@@ -55,6 +60,7 @@ class Limits:
     """
 
     requests_max: int = 1024
+    read_threads: int = 1
     read_batch_nbytes: int = 2 << 20
     write_inflight_nbytes_max: int = 256 << 20
     prefetch_inflight_nbytes_max: int = 256 << 20
@@ -108,7 +114,9 @@ class Mind:
         """Plan reads from SSD into host slots already taken, a few blocks a job; the request waits for them."""
         assert self.ssd is not None
         self.ssd.pin(request.entries[positions])
-        count = max(1, self.limits.read_batch_nbytes // request.life.block_nbytes)
+        block_nbytes = request.life.block_nbytes
+        share_nbytes = len(positions) * block_nbytes // (2 * self.limits.read_threads)
+        count = max(1, min(self.limits.read_batch_nbytes, max(_READ_NBYTES_MIN, share_nbytes)) // block_nbytes)
         for first in range(0, len(positions), count):
             piece = positions[first : first + count]
             entries = request.entries[piece]
