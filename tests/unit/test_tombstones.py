@@ -129,7 +129,7 @@ def test_tombstones_of_a_cleared_namespace_are_not_kept(world: SsdWorld) -> None
     assert deleted(world) == []
 
 
-@pytest.mark.parametrize("only", ["write", "sync"])
+@pytest.mark.parametrize("only", ["read", "write", "sync"])
 def test_a_file_stays_until_its_tombstones_are_durable_elsewhere(world: SsdWorld, only: str) -> None:
     tier, user = buried(world)
     files = world.files()
@@ -223,3 +223,15 @@ def test_a_start_gives_a_file_of_tombstones_alone_back_unless_it_is_continued(wo
     assert len(world.files()) == 2
     tier.close()
     assert len(user.recover(world.start().recover())) == PER_FILE
+
+
+def test_one_failing_read_of_a_tombstone_brings_no_deleted_block_back(world: SsdWorld) -> None:
+    _tier, user = buried(world)
+    world.kill()
+    for call in range(1, 24):
+        tier = world.start()
+        world.sim.fail_call(call, errno=errno.EIO, only="read")
+        found = user.recover(tier.recover())
+        assert not {0, 1} & set(found), f"read {call} failed and a deleted block is back"
+        world.kill()
+        world.sim.heal()

@@ -26,7 +26,7 @@ from tierstore.tiers.folder import ChunkFolder
 from tierstore.tiers.footer import Keys, read_footer
 from tierstore.tiers.living import Census, last_of_each
 from tierstore.tiers.scan import Scanner
-from tierstore.tiers.tombstone import Graves, read_tombstone
+from tierstore.tiers.tombstone import Graves, load_tombstone
 from tierstore.tiers.zarr_metadata import ZARR_NAME
 from tierstore.types import Extents
 from tierstore.worker import Worker
@@ -211,7 +211,16 @@ def _read(chunk: ChunkFile, geometry: Geometry | None, census: Census, advance: 
     chunk.know(keys)
     last_sequence = int(keys.rows["sequence"].max()) if len(keys) else -1
     blocks = census.blocks(keys)
-    tombstones = [tombstone for page in chunk.tombstone_pages if (tombstone := read_tombstone(chunk, page)) is not None]
+    tombstones, unread = [], 0
+    for page in chunk.tombstone_pages:
+        try:
+            tombstone = load_tombstone(chunk, page)
+        except DiskError as error:
+            _logger.warning("deletions in %s are not known in this run: %s", chunk.name.path, error)
+            unread += 1
+            continue
+        tombstones += [] if tombstone is None else [tombstone]
+    readable = readable and not unread
     alive = np.ones(len(blocks), dtype=np.bool_)
     open_keys = None if chunk.name.axes and len(keys) else keys
     return _File(chunk, open_keys, readable, last_sequence, blocks, census.deleted(tombstones), alive)

@@ -25,7 +25,7 @@ from tierstore.types import HASH_NBYTES, PAGE_NBYTES, Outcome, TombstoneJob
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
 
-__all__ = ["HASHES_MAX", "NO_SLOT", "Graves", "Tombstone", "read_tombstone"]
+__all__ = ["HASHES_MAX", "NO_SLOT", "Graves", "Tombstone", "load_tombstone", "read_tombstone"]
 
 HASHES_MAX = 100
 """Deleted hashes of one record."""
@@ -58,13 +58,25 @@ class Tombstone:
 
 
 def read_tombstone(chunk: ChunkFile, page: int) -> Tombstone | None:
-    """Read the tombstone whose header lies at a page; blocks. None, with a warning, where there is no intact one."""
+    """The same as `load_tombstone`; None, with a warning, also where the disk fails."""
+    try:
+        return load_tombstone(chunk, page)
+    except DiskError as error:
+        _logger.warning("a tombstone cannot be read: %s", error)
+        return None
+
+
+def load_tombstone(chunk: ChunkFile, page: int) -> Tombstone | None:
+    """Read the tombstone whose header lies at a page; blocks. None, with a warning, where there is no intact one.
+
+    Raises:
+        DiskError: It could not be read, not even the second time; it may be there all the same.
+    """
     record = aligned_buffer(_RECORD_NBYTES)
     try:
         chunk.file.read_into([record.data], page * PAGE_NBYTES)
-    except DiskError as error:
-        _logger.warning("a tombstone is lost: %s", error)
-        return None
+    except DiskError:
+        chunk.file.read_into([record.data], page * PAGE_NBYTES)
     headers = record[:PAGE_NBYTES].view(HEADER)
     header = headers[0]
     nbytes = int(header["encoded_nbytes"])
@@ -154,7 +166,11 @@ class Graves:
         """Make the tombstones of a file that are still needed durable in another one; whether they now are."""
         self._folder.retire(leaving)
         oldest, epochs = self._folder.oldest_sequence(without=leaving), self._epochs()
-        found = (read_tombstone(leaving, page) for page in leaving.tombstone_pages)
+        try:
+            found = [load_tombstone(leaving, page) for page in leaving.tombstone_pages]
+        except DiskError as error:
+            _logger.warning("a file stays, for a tombstone in it cannot be read: %s", error)
+            return False
         needed = [
             tombstone
             for tombstone in found
