@@ -75,6 +75,7 @@ def test_a_page_without_heads_elements_or_planes_is_refused(field: str) -> None:
 
 
 def test_every_dtype_has_the_element_size_that_torch_gives_it() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     names = {"float8_e4m3": "float8_e4m3fn"}
     assert {name: getattr(torch, names.get(name, name)).itemsize for name in DTYPE_NBYTES} == DTYPE_NBYTES
