@@ -82,3 +82,9 @@ def test_cancel_goes_to_the_engine_until_it_has_ended() -> None:
     transfer.resolve(2, CODES)
     transfer.cancel()
     assert cancelled == [transfer]
+
+
+def test_an_abandoned_transfer_tells_every_block_cancelled() -> None:
+    transfer = Transfer(4096, lambda _transfer: None, num_blocks=3)
+    transfer.abandon()
+    assert transfer.result(0).outcomes == [Outcome.CANCELLED] * 3

@@ -173,7 +173,7 @@ class Engine:
             deadline: On the engine's clock.
         """
         self._check_open()
-        transfer = Transfer(block_nbytes, self._cancel)
+        transfer = Transfer(block_nbytes, self._cancel, num_blocks)
         with self._lock:
             request = open_request(self._planner)
             if request is not None:

@@ -61,8 +61,9 @@ class TransferResult:
 class Transfer:
     """A verb under way. The memory passed to the verb must not be touched until it is done."""
 
-    def __init__(self, block_nbytes: int, cancel: Callable[[Transfer], None]) -> None:
+    def __init__(self, block_nbytes: int, cancel: Callable[[Transfer], None], num_blocks: int = 1) -> None:
         self._block_nbytes = block_nbytes
+        self._num_blocks = num_blocks
         self._cancel = cancel
         self._begun = time.perf_counter()
         self._result: TransferResult | None = None
@@ -105,7 +106,7 @@ class Transfer:
 
     def abandon(self) -> None:
         """End it as CANCELLED; called by an engine that closes."""
-        self.resolve(0, np.full(1, Outcome.CANCELLED, np.uint8))
+        self.resolve(0, np.full(self._num_blocks, Outcome.CANCELLED, np.uint8))
 
     def resolve(self, leading: int, codes: UInt8Array) -> None:
         """End it; called once, by the engine."""
