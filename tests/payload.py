@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +34,7 @@ __all__ = [
     "chunk_nbytes",
     "get",
     "namespace",
+    "num_descriptors",
     "num_pins",
     "payload",
     "quiet",
@@ -103,6 +105,15 @@ def chunk_nbytes(folder: Path) -> int:
         with suppress(FileNotFoundError):
             nbytes += path.stat().st_blocks * 512
     return nbytes
+
+
+def num_descriptors(root: Path) -> int:
+    """Descriptors of this process that lead to chunk files of a folder, or to their folders."""
+    links = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the one that lists them
+            links.append(os.readlink(f"/proc/self/fd/{number}"))
+    return sum(link.startswith(f"{root}/arrays/") for link in links)
 
 
 def num_pins(store: Store) -> int:

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from tierstore.disk.base import Disk
+from tierstore.disk.bounded import BoundedDisk
 from tierstore.disk.posix import PosixDisk
 from tierstore.registry import load, names
 from tierstore.testing.contracts.disk import DiskContract
@@ -32,6 +33,18 @@ class TestSimDisk(DiskContract):
     @pytest.fixture
     def disk(self) -> Disk:
         return SimDisk()
+
+
+class TestBoundedDisk(DiskContract):
+    @pytest.fixture(params=[1, 100])
+    def disk(self, tmp_path: Path, request: pytest.FixtureRequest) -> Disk:
+        return BoundedDisk(PosixDisk(str(tmp_path / "root")), request.param)
+
+
+class TestBoundedSimDisk(DiskContract):
+    @pytest.fixture
+    def disk(self) -> Disk:
+        return BoundedDisk(SimDisk(), 1)
 
 
 def test_the_built_in_disk_is_registered() -> None:

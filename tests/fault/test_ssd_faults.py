@@ -24,6 +24,8 @@ CODES = [errno.EIO, errno.ENOSPC, errno.EROFS, 0]
 class Story:
     """Two users' blocks through several lives of a folder, and which of them must be there in the end.
 
+    Few files are open at a time, so that opening them again fails too.
+
     Every block that is read is compared byte by byte by its user, whatever the disk did.
 
     Attributes:
@@ -32,7 +34,7 @@ class Story:
     """
 
     def __init__(self) -> None:
-        self.world = SsdWorld()
+        self.world = SsdWorld(open_files_max=2)
         kinds = [(100, "a"), (4096, "b")]
         self.users = [BlockUser(self.world.pool, self.world.generation(nbytes, tenant)) for nbytes, tenant in kinds]
         self.durable: list[set[int]] = [set(), set()]

@@ -34,6 +34,7 @@ class SsdWorld:
         capacity_nbytes: Of the tier; may be changed between lives.
         file_nbytes: Of a chunk file.
         codec: Of what is written; may be changed between lives.
+        open_files_max: Chunk files that the tier keeps open.
 
     Attributes:
         disk: Where the folder is.
@@ -49,10 +50,12 @@ class SsdWorld:
         capacity_nbytes: int = 1 << 20,
         file_nbytes: int = 64 << 10,
         codec: Codec | None = None,
+        open_files_max: int | None = None,
     ) -> None:
         self.capacity_nbytes = capacity_nbytes
         self.file_nbytes = file_nbytes
         self.codec = codec or RawCodec()
+        self.open_files_max = open_files_max
         self.free_floor_nbytes = 0
         self.sim = SimDisk()
         self.disk: Disk = self.sim if disk is None else disk
@@ -84,6 +87,7 @@ class SsdWorld:
             file_nbytes=self.file_nbytes,
             free_floor_nbytes=self.free_floor_nbytes,
             codec=self.codec,
+            open_files_max=self.open_files_max,
             clock=lambda: 1_700_000_000_000_000_000,
         )
         return self.tier

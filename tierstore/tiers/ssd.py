@@ -19,6 +19,7 @@ import numpy as np
 
 from tierstore.codec.base import Codec, RawCodec
 from tierstore.disk.base import Disk
+from tierstore.disk.bounded import BoundedDisk
 from tierstore.errors import ConfigError, DiskError
 from tierstore.tiers.base import Progress, Recovered
 from tierstore.tiers.batch import Batch, Run
@@ -70,6 +71,7 @@ class SsdTier:
         free_floor_nbytes: What must stay free in the file system when a file is begun.
         codec: Of blocks that are written; the raw one needs no copy.
         other_codecs: By name, what makes those of which earlier runs may have left blocks, to be read.
+        open_files_max: Files that are kept open; None: see `tierstore.disk.bounded.default_files_max`.
         clock: Unix time in nanoseconds, for the records' headers.
 
     Raises:
@@ -87,15 +89,16 @@ class SsdTier:
         file_nbytes: int | None = None,
         codec: Codec = _RAW,
         other_codecs: Mapping[str, Callable[[], Codec]] = _OTHER_CODECS,
+        open_files_max: int | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         file_nbytes = default_file_nbytes(capacity_nbytes) if file_nbytes is None else file_nbytes
         _check_settings(capacity_nbytes, file_nbytes)
-        self._disk = disk
+        self._disk = BoundedDisk(disk, open_files_max)
         self._manifest = manifest
         self._codec = codec
         self._other_codecs = other_codecs
-        self._folder = ChunkFolder(disk, FolderLimits(capacity_nbytes, file_nbytes, free_floor_nbytes))
+        self._folder = ChunkFolder(self._disk, FolderLimits(capacity_nbytes, file_nbytes, free_floor_nbytes))
         self._graves = Graves(self._folder, lambda: manifest.epochs, clock)
         self._codecs = {codec.name: codec}
         self._reader = RecordReader(Pool(pool))
