@@ -1,0 +1,26 @@
+"""Where the CUDA sources lie and how they are compiled, in a checkout and in an installed package alike.
+
+Called by the CUDA runtime, which compiles them for the GPU it finds, and by the tests, which compile the same text
+with the same options for every architecture. Reads the package's own files and nothing else.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["OPTIONS", "SOURCES", "read_source"]
+
+OPTIONS = ("--std=c++17",)
+"""What NVRTC is told besides the architecture."""
+
+_PACKAGE = Path(__file__).parents[1]
+
+SOURCES = ("gather_scatter",)
+"""Every file of kernels, by the name that `read_source` takes."""
+
+
+def read_source(name: str) -> str:
+    """The text of ``kernels/<name>.cu``."""
+    folders = (_PACKAGE / "_kernels", _PACKAGE.parent / "kernels")
+    folder = next(folder for folder in folders if folder.is_dir())
+    return (folder / f"{name}.cu").read_text("utf-8")
