@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tierstore.config import StoreConfig
     from tierstore.device.base import Device
     from tierstore.disk.base import Disk
-    from tierstore.policy.base import AdmissionPolicy, EvictionPolicy
+    from tierstore.policy.base import AdmissionPolicy, NewPolicy
     from tierstore.tiers.base import Recovered
     from tierstore.transfer.base import CallerMemory
     from tierstore.types import RequestId
@@ -174,7 +174,7 @@ def _planner(
     return Planner(
         capacity=max(capacity, num_recovered + pool_nbytes // PAGE_NBYTES // 2, 1024),
         slots=slots,
-        new_policy=cast("Callable[[int], EvictionPolicy]", registry.load("policies", config.policy.name)),
+        new_policy=cast("NewPolicy", registry.load("policies", config.policy.name)),
         admission=cast("Callable[[], AdmissionPolicy]", registry.load("admissions", config.admission.name))(),
         limits=limits,
         metrics=metrics,

@@ -6,12 +6,14 @@ from typing import cast
 
 import pytest
 
+from tierstore.policy.base import NewPolicy
 from tierstore.registry import load, names
 from tierstore.testing.contracts.policy import (
     AdmissionPolicyContract,
     EvictionPolicyContract,
     NewAdmissionPolicy,
     NewEvictionPolicy,
+    facts_of,
     pack,
 )
 from tierstore.types import TierName
@@ -19,7 +21,8 @@ from tierstore.types import TierName
 
 @pytest.fixture(scope="module", params=names("policies"))
 def new_policy(request: pytest.FixtureRequest) -> NewEvictionPolicy:
-    return cast(NewEvictionPolicy, load("policies", request.param))
+    make = cast(NewPolicy, load("policies", request.param))
+    return lambda capacity: make(capacity, facts_of(capacity))
 
 
 @pytest.fixture(scope="module", params=names("admissions"))

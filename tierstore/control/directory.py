@@ -2,7 +2,7 @@
 
 One entry a block, in fixed-capacity numpy columns: its key in the index, its state and pins in each tier
 (`tierstore.control.entry`), where it lies in each, and how it was used. The planner and its rooms call it
-under the engine's lock. 102 bytes an entry, policy included, at full capacity.
+under the engine's lock. 104 bytes an entry, policy included, at full capacity.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from tierstore.control.entry import Places, State
 from tierstore.control.index import HashIndex
+from tierstore.policy.base import BlockFacts
 from tierstore.types import Extents
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Directory:
         self.ssd_checksum = np.zeros(capacity, np.uint32)
         self.last_use = np.zeros(capacity, np.uint32)
         self.hits = np.zeros(capacity, np.uint16)
+        self.depth = np.zeros(capacity, np.uint16)
         self.flags = np.zeros(capacity, np.uint8)
         self._tie = np.zeros(capacity, np.uint8)
         self._free = np.zeros(capacity, np.int32)
@@ -61,9 +63,14 @@ class Directory:
     def nbytes(self) -> int:
         """Bytes of all columns at full capacity."""
         columns = (self.host_page, self.ssd_file, self.ssd_page, self.ssd_nbytes, self.ssd_checksum)
-        usage = (self.last_use, self.hits, self.flags, self._tie, self._free)
+        usage = (self.last_use, self.hits, self.depth, self.flags, self._tie, self._free)
         own = sum(column.nbytes for column in columns + usage)
         return own + self.index.nbytes + self.host.nbytes + self.ssd.nbytes
+
+    @property
+    def facts(self) -> BlockFacts:
+        """The columns that policies may read."""
+        return BlockFacts(self.index.keys[:, 0], self.depth, self.hits)
 
     @property
     def num_entries(self) -> int:

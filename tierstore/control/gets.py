@@ -181,6 +181,7 @@ class Gets:
         run = self._ready_run(request)
         if run:
             positions = np.arange(request.frontier, request.frontier + run)
+            request.in_pieces = request.in_pieces or request.frontier > 0
             request.frontier += run
             self._mind.device_job(request, positions, load=True, plan=plan)
         if request.frontier >= request.stop and not request.moving:

@@ -17,12 +17,10 @@ from tierstore.metrics import Metric
 from tierstore.types import PAGE_NBYTES, TierName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tierstore.control.directory import Directory
     from tierstore.control.slabs import SlotAllocator
     from tierstore.metrics import Metrics
-    from tierstore.policy.base import EvictionPolicy
+    from tierstore.policy.base import EvictionPolicy, NewPolicy
     from tierstore.types import Int32Array
 
 __all__ = ["HostRoom", "tick"]
@@ -50,7 +48,7 @@ class HostRoom:
         self,
         directory: Directory,
         slots: SlotAllocator,
-        new_policy: Callable[[int], EvictionPolicy],
+        new_policy: NewPolicy,
         metrics: Metrics,
     ) -> None:
         self._directory = directory
@@ -67,7 +65,7 @@ class HostRoom:
         slot_class = self.slots.open_class(slot_nbytes)
         self._slot_nbytes[slot_class] = slot_nbytes
         while len(self._policies) <= slot_class:
-            self._policies.append(self._new_policy(self._directory.capacity))
+            self._policies.append(self._new_policy(self._directory.capacity, self._directory.facts))
         return slot_class
 
     def take(self, slot_class: int, count: int, *, cold_before: int | None = None) -> Int32Array:
@@ -151,14 +149,17 @@ class HostRoom:
         if len(gone):
             self._free(slot_class, gone)
 
-    def touch(self, slot_class: int, entries: Int32Array, now: float) -> None:
-        """Count READY blocks, given in prefix order, as used, tail first. Blocks that are GONE are passed over."""
+    def touch(self, slot_class: int, entries: Int32Array, now: float, *, used: bool = True) -> None:
+        """Make READY blocks, given in prefix order, the youngest, tail first; others are passed over.
+
+        Without `used` they only come to stand above their children.
+        """
         directory = self._directory
         ready = directory.host.state[entries] == State.READY
         if not ready.all():
             entries = entries[ready]
         directory.last_use[entries] = tick(now)
-        self._policies[slot_class].touch(entries[::-1])
+        self._policies[slot_class].touch(entries[::-1], used=used)
 
     def discard(self, slot_class: int, entries: Int32Array) -> None:
         """Drop blocks in any state (delete, clear). The caller detaches those that become GONE."""
@@ -179,10 +180,10 @@ class HostRoom:
         if self._draining is not None or len(self._policies) == 1:
             return
         last_use = self._directory.last_use
-        own = self._policies[slot_class].oldest()
+        own = self._oldest(slot_class)
         coldest, found, donor = (int(last_use[own]) if own >= 0 else 1 << 32), -1, -1
-        for other, policy in enumerate(self._policies):
-            oldest = policy.oldest()
+        for other in range(len(self._policies)):
+            oldest = self._oldest(other)
             if other == slot_class or oldest < 0 or self.slots.num_slabs(other) < 2:
                 continue
             if last_use[oldest] < coldest:
@@ -191,6 +192,11 @@ class HostRoom:
             slab = int(self.slots.slab_of(self._directory.host_page[found : found + 1])[0])
             self.slots.begin_drain(slab, slot_class)
             self._draining = (slab, donor)
+
+    def _oldest(self, slot_class: int) -> int:
+        """The block of a class that would go first, or -1."""
+        first = self._policies[slot_class].victims(1)
+        return -1 if first is None else int(first[0])
 
     @property
     def used_nbytes(self) -> int:

@@ -6,11 +6,12 @@ steps that more than one of them takes; decides nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.ageing import Ageing
 from tierstore.control.entry import State
 from tierstore.control.jobs import JobRecord
 from tierstore.metrics import Metric
@@ -80,6 +81,10 @@ class Mind:
     metrics: Metrics
     write_inflight_nbytes: int = 0
     prefetch_inflight_nbytes: int = 0
+    ageing: Ageing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ageing = Ageing(self.directory, self.host)
 
     def states(self, entries: Int32Array) -> tuple[UInt8Array, UInt8Array]:
         """Host and SSD state of each entry; ABSENT where the entry is -1."""
@@ -210,6 +215,8 @@ class Mind:
         """End a request with the outcomes it has."""
         assert not request.done and not request.moving, f"request {request.request_id} ends with copies under way"
         request.done = True
+        if request.in_pieces:
+            self.ageing.renew(request.life, request.keys[: request.stop])
         verb = request.story.verb
         if verb:
             self._count(Metric.REQUEST_BLOCKS, Metric.REQUEST_BYTES, verb, request.outcomes, request.life.block_nbytes)

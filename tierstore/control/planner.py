@@ -41,11 +41,9 @@ from tierstore.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tierstore.control.slabs import SlotAllocator
     from tierstore.metrics import Metrics
-    from tierstore.policy.base import AdmissionPolicy, EvictionPolicy
+    from tierstore.policy.base import AdmissionPolicy, NewPolicy
     from tierstore.types import UInt8Array
 
 __all__ = ["SLICE_BLOCKS", "Planner"]
@@ -63,7 +61,7 @@ class Planner:
     Args:
         capacity: Blocks the directory can know.
         slots: The host pool, cut.
-        new_policy: Makes one slot class's eviction policy for a number of entries.
+        new_policy: Makes one slot class's eviction policy.
         admission: Which blocks are written back.
         limits: Bounds on what is in flight.
         metrics: Counted into.
@@ -75,7 +73,7 @@ class Planner:
         *,
         capacity: int,
         slots: SlotAllocator,
-        new_policy: Callable[[int], EvictionPolicy],
+        new_policy: NewPolicy,
         admission: AdmissionPolicy,
         limits: Limits,
         metrics: Metrics,
@@ -244,7 +242,7 @@ class Planner:
     def tend(self, now: float) -> tuple[Plan, bool]:
         """One bounded slice of upkeep; whether more is due at once."""
         plan = Plan()
-        more = self._upkeep.step(plan)
+        more = self._upkeep.step(plan, now)
         return self._closed(plan), more
 
     def _closed(self, plan: Plan) -> Plan:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.control.entry import State
+from tierstore.control.index import as_keys
 from tierstore.types import CopyJob, Outcome, SyncJob, TierName
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Puts:
             mind.host.pin(life.slot_class, entries[held])
         taken = self._take(request, entries, (host == State.ABSENT).nonzero()[0])
         if len(held):
-            mind.host.touch(life.slot_class, entries[held], now)
+            mind.host.touch(life.slot_class, entries[held], now, used=False)
             mind.host.unpin(life.slot_class, entries[held])
             request.outcomes[lo + held] = Outcome.OK
         request.entries[lo:hi] = entries
@@ -89,9 +90,18 @@ class Puts:
         request.outcomes[lo + missing[fits:]] = Outcome.REJECTED
         taken, new = missing[:fits], missing[:fits][unknown[:fits]]
         if len(new):
-            entries[new] = mind.directory.add(life.number, request.keys[lo + new])
+            entries[new] = added = mind.directory.add(life.number, request.keys[lo + new])
+            mind.directory.depth[added] = np.minimum(self._depth(request) + lo + new, 0xFFFF)
         mind.host.occupy(entries[taken], pages)
         return taken
+
+    def _depth(self, request: Request) -> int:
+        """Blocks before the request's first one in their chain, as far as the directory knows."""
+        if request.depth < 0:
+            directory, parent = self._mind.directory, request.parents[:1]
+            entry = int(directory.find(request.life.number, as_keys(parent))[0]) if parent.any() else -1
+            request.depth = int(directory.depth[entry]) + 1 if entry >= 0 else 0
+        return request.depth
 
     def stored(self, record: JobRecord, job: CopyJob, outcomes: UInt8Array, plan: Plan, now: float) -> None:
         """A copy out of the caller's memory has ended."""
@@ -104,6 +114,7 @@ class Puts:
         request.moving -= 1
         request.outcomes[positions] = outcomes if all_good else np.where(gone, np.uint8(Outcome.CANCELLED), outcomes)
         mind.host.ready(slot_class, entries[good], now)
+        request.in_pieces = request.in_pieces or int(positions[0]) > 0
         self._write_back.offer(request, positions[good], plan, now)
         mind.wake(record, plan, now)
         if not all_good:

@@ -73,6 +73,8 @@ class Request:
         moving: Its own jobs that touch the caller's memory.
         syncing: A durable put whose writes have ended and whose sync has not.
         done: Resolved; what arrives later is of no interest.
+        in_pieces: Its blocks came to the host pool, or were used, in more than one batch.
+        depth: Blocks before its first one in their chain, as far as they are known; -1 where nobody has looked.
     """
 
     request_id: RequestId
@@ -93,6 +95,8 @@ class Request:
     moving: int = 0
     syncing: bool = False
     done: bool = False
+    in_pieces: bool = False
+    depth: int = -1
 
     @property
     def planned(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the mind does between requests, a bounded slice at a time: reap, reclaim, drain. Pure.
+"""What the mind does between requests, a bounded slice at a time: reap, renew, reclaim, drain. Pure.
 
 Called by the planner after every verb and result while something is due. Each step touches at most a few
 hundred blocks, so that no lock hold grows with the size of the store.
@@ -49,14 +49,20 @@ class Upkeep:
     def due(self) -> bool:
         """Whether a step might get something done."""
         ssd = self._mind.ssd
-        return bool(self._reaping) or self._mind.host.draining or (ssd is not None and ssd.reclaiming)
+        return (
+            bool(self._reaping)
+            or self._mind.ageing.due
+            or self._mind.host.draining
+            or (ssd is not None and ssd.reclaiming)
+        )
 
-    def step(self, plan: Plan) -> bool:
+    def step(self, plan: Plan, now: float) -> bool:
         """Do one bounded slice of what is due; True while there is more that can be done now."""
         mind = self._mind
         more = self._reap_step()
+        mind.ageing.step(now)
         mind.host.drain()
-        return self._reclaim_step(plan) or more
+        return self._reclaim_step(plan) or mind.ageing.due or more
 
     def _reclaim_step(self, plan: Plan) -> bool:
         """Look at some of the oldest file's blocks; plan their rewrite, or the file's discard once it is empty."""

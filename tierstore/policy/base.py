@@ -6,32 +6,50 @@ until it is removed. One policy instance serves one slot class of one tier.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
-    from tierstore.types import Int32Array, TierName
+    from tierstore.types import Int32Array, TierName, UInt16Array, UInt64Array
 
-__all__ = ["AdmissionPolicy", "EvictionPolicy"]
+__all__ = ["AdmissionPolicy", "BlockFacts", "EvictionPolicy", "NewPolicy"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockFacts:
+    """What a policy may read of the blocks it orders: columns of the directory, one row an entry.
+
+    Rows of entries that a verb names are up to date when it is called; others mean nothing. Never written to.
+
+    Attributes:
+        tag: uint64[capacity]; names a block well enough to know it again when it comes back: advice, no identity.
+        depth: uint16[capacity]; blocks before it in its chain as far as they are known; sticks at 65,535.
+        hits: uint16[capacity]; gets that used it since it came.
+    """
+
+    tag: UInt64Array
+    depth: UInt16Array
+    hits: UInt16Array
 
 
 @runtime_checkable
 class EvictionPolicy(Protocol):
-    """Order of eviction over entries 0 … capacity-1. Constructed as ``Policy(capacity)``.
+    """Order of eviction over entries 0 … capacity-1. Constructed as ``Policy(capacity, facts)``.
 
     Batches arrive in the order in which they count as used: callers pass a prefix tail first, so that its
     leaves are older than their parents.
-
-    Attributes:
-        num_evictable: How many held entries `victims` could name; for others to read.
     """
 
-    num_evictable: int
+    @property
+    def num_evictable(self) -> int:
+        """How many held entries `victims` could name."""
 
     def insert(self, entries: Int32Array) -> None:
         """Add entries that are not held yet, evictable, the last as the most recently used."""
 
-    def touch(self, entries: Int32Array) -> None:
-        """Count held entries as used, in order."""
+    def touch(self, entries: Int32Array, *, used: bool = True) -> None:
+        """Make held entries young, in order. With `used` false only to stay younger than their children are."""
 
     def remove(self, entries: Int32Array) -> None:
         """Forget held entries (evicted or discarded)."""
@@ -42,8 +60,9 @@ class EvictionPolicy(Protocol):
     def victims(self, count: int) -> Int32Array | None:
         """The `count` evictable entries to go first, in order, still held; None where there are fewer."""
 
-    def oldest(self) -> int:
-        """The entry that `victims` would name first, for comparing ages across classes; -1 where there is none."""
+
+NewPolicy: TypeAlias = Callable[[int, BlockFacts], EvictionPolicy]
+"""Makes a policy over entries 0 … capacity-1, given their number and the columns that say what they are."""
 
 
 @runtime_checkable

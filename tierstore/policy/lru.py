@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from tierstore.policy.base import BlockFacts
     from tierstore.types import Int32Array
 
 __all__ = ["Lru"]
@@ -30,12 +31,13 @@ class Lru:
 
     Args:
         capacity: Entries are 0 … capacity-1.
+        facts: Not looked at.
 
     Attributes:
         num_evictable: How many held entries `victims` could name; for others to read.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, facts: BlockFacts | None = None) -> None:
         assert capacity >= 1, f"an Lru of {capacity} entries; it needs at least 1"
         self.capacity = capacity
         self.num_evictable = 0
@@ -58,8 +60,8 @@ class Lru:
         self._older[chain[1:]] = chain[:-1]
         self._newer[chain[:-1]] = chain[1:]
 
-    def touch(self, entries: Int32Array) -> None:
-        """Count held entries as used, in order; one that is named twice counts where it is named last."""
+    def touch(self, entries: Int32Array, *, used: bool = True) -> None:
+        """Make held entries the youngest, in order; one that is named twice counts where it is named last."""
         nodes = self._held(entries)
         older_than, newer_than = self._older_than, self._newer_than
         newest = older_than[_END]
@@ -111,11 +113,6 @@ class Lru:
                 nodes.append(node)
                 count -= 1
         return np.array(nodes, np.int32) - 1
-
-    def oldest(self) -> int:
-        """The entry that `victims` would name first, or -1."""
-        first = self.victims(1)
-        return -1 if first is None else int(first[0])
 
     def _held(self, entries: Int32Array) -> Int32Array:
         nodes = entries + 1

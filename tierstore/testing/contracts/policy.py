@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierstore.policy.base import AdmissionPolicy, EvictionPolicy
+from tierstore.policy.base import AdmissionPolicy, BlockFacts, EvictionPolicy
 from tierstore.types import TierName
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ __all__ = [
     "NewEvictionPolicy",
     "PolicyModel",
     "batches",
+    "facts_of",
     "pack",
 ]
 
@@ -53,6 +54,15 @@ itself, hypothesis draws histories of five steps, too few to meet a wrong link."
 def pack(entries: Iterable[int]) -> Int32Array:
     """The entries as a policy takes them: int32[n]."""
     return np.array(list(entries), np.int32)
+
+
+def facts_of(capacity: int) -> BlockFacts:
+    """Columns for entries 0 … capacity-1: each a block of its own, as deep as its number."""
+    return BlockFacts(
+        tag=np.arange(1, capacity + 1, dtype=np.uint64),
+        depth=np.arange(capacity, dtype=np.uint16),
+        hits=np.zeros(capacity, np.uint16),
+    )
 
 
 class PolicyModel:
@@ -90,7 +100,7 @@ class EvictionPolicyContract:
 
     def test_names_nobody_while_it_holds_nothing(self, new_policy: NewEvictionPolicy) -> None:
         policy = new_policy(4)
-        assert (policy.num_evictable, policy.oldest(), policy.victims(1)) == (0, -1, None)
+        assert (policy.num_evictable, policy.victims(1)) == (0, None)
 
     def test_names_all_it_is_asked_for_or_none(self, new_policy: NewEvictionPolicy) -> None:
         policy = new_policy(4)
@@ -118,6 +128,24 @@ class EvictionPolicyContract:
         assert _victims(policy, 1) == {1}
         assert policy.victims(2) is None
 
+    def test_names_in_the_end_what_it_named_and_then_saw_used(self, new_policy: NewEvictionPolicy) -> None:
+        policy = new_policy(4)
+        policy.insert(pack([0, 1, 2]))
+        named = policy.victims(2)
+        assert named is not None
+        policy.touch(named)
+        assert _victims(policy, 3) == {0, 1, 2}
+        policy.touch(pack([0, 1, 2]), used=False)
+        assert _victims(policy, 3) == {0, 1, 2}
+
+    def test_a_prefix_held_since_one_batch_goes_from_its_tail(self, new_policy: NewEvictionPolicy) -> None:
+        policy = new_policy(8)
+        policy.insert(pack([3, 2, 1, 0]))
+        policy.touch(pack([3, 2, 1, 0]))
+        victims = policy.victims(4)
+        assert victims is not None
+        assert victims.tolist() == [3, 2, 1, 0]
+
     def test_shields_an_entry_once_however_often_it_is_told(self, new_policy: NewEvictionPolicy) -> None:
         policy = new_policy(4)
         policy.insert(pack([0, 1]))
@@ -133,7 +161,7 @@ class EvictionPolicyContract:
         policy.set_evictable(pack([3]), False)
         policy.remove(pack([3]))
         policy.insert(pack([3]))
-        assert policy.oldest() == 3
+        assert _victims(policy, 1) == {3}
 
     @given(batches)
     def test_offers_exactly_what_is_held_and_not_shielded(
@@ -149,7 +177,6 @@ class EvictionPolicyContract:
             assert victims is not None
             assert victims.dtype == np.int32
             assert sorted(victims.tolist()) == sorted(model.evictable)
-            assert policy.oldest() == (victims[0] if count else -1)
 
 
 class AdmissionPolicyContract:
