@@ -37,7 +37,7 @@ class TestAdmissionPolicies(AdmissionPolicyContract): ...
 
 
 def test_the_built_in_policies_are_registered() -> None:
-    assert "lru" in names("policies")
+    assert {"arc", "gdsf", "lfu", "lfu-da", "lru", "s3-fifo", "sieve"} <= set(names("policies"))
     assert {"always", "second-hit"} <= set(names("admissions"))
 
 

@@ -1,0 +1,103 @@
+"""ARC: recency and frequency, balanced by what the ghosts of each say.
+
+Megiddo, Modha: ARC: a self-tuning, low overhead replacement cache (FAST 2003),
+https://doi.org/10.5555/1090694.1090708. T1 holds blocks used once, T2 blocks used again; each has ghosts, and a
+block that comes back from them says which of the two should be larger. The size of the cache is what is held
+when blocks have to go. Pure; called by the planner under the engine's lock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.policy.queues import NOBODY, Ghosts, Holding, Queues
+
+if TYPE_CHECKING:
+    from tierstore.policy.base import BlockFacts
+    from tierstore.types import Int32Array
+
+__all__ = ["Arc"]
+
+_ONCE, _AGAIN = 0, 1
+
+
+class Arc:
+    """Two queues in order of last use, each with its ghosts.
+
+    Args:
+        capacity: Entries are 0 … capacity-1.
+        facts: Tags, for the ghosts.
+    """
+
+    def __init__(self, capacity: int, facts: BlockFacts) -> None:
+        self._facts = facts
+        self._holding = Holding(capacity)
+        self._queues = Queues(capacity, 2)
+        self._ghosts = (Ghosts(), Ghosts())
+        self._once_target = 0.0
+
+    @property
+    def num_evictable(self) -> int:
+        """How many held entries `victims` could name."""
+        return self._holding.num_evictable
+
+    def insert(self, entries: Int32Array) -> None:
+        """Add entries that are not held yet; those that a ghost knows move the balance towards its queue."""
+        once, again = self._ghosts
+        for entry, tag in zip(self._holding.add(entries), self._facts.tag[entries].tolist(), strict=True):
+            if tag in once:
+                step = max(1.0, len(again) / len(once))
+                self._once_target = min(float(self._holding.num_held), self._once_target + step)
+                once.discard(tag)
+                self._queues.append(_AGAIN, entry)
+            elif tag in again:
+                step = max(1.0, len(once) / len(again))
+                self._once_target = max(0.0, self._once_target - step)
+                again.discard(tag)
+                self._queues.append(_AGAIN, entry)
+            else:
+                self._queues.append(_ONCE, entry)
+
+    def touch(self, entries: Int32Array, *, used: bool = True) -> None:
+        """Make entries the youngest: of those used again, or of their own queue where they were not used."""
+        queues = self._queues
+        for entry in self._holding.named(entries):
+            queues.move(entry, _AGAIN if used else queues.queue_of(entry))
+
+    def remove(self, entries: Int32Array) -> None:
+        """Forget held entries; each leaves a ghost."""
+        size = self._holding.num_held
+        once, again = self._ghosts
+        for entry, tag in zip(self._holding.drop(entries), self._facts.tag[entries].tolist(), strict=True):
+            self._ghosts[self._queues.unlink(entry)].add(tag)
+        once.trim(size - self._queues.lengths[_ONCE])
+        again.trim(2 * size - self._holding.num_held - len(once))
+
+    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
+        """Shield held entries from `victims`, or stop shielding them."""
+        self._holding.set_evictable(entries, evictable)
+
+    def victims(self, count: int) -> Int32Array | None:
+        """The `count` evictable entries to go first, in order; None where there are fewer."""
+        if count > self.num_evictable:
+            return None
+        next_of = [self._next(self._queues.oldest(queue)) for queue in (_ONCE, _AGAIN)]
+        num_once = self._queues.lengths[_ONCE]
+        found: list[int] = []
+        while len(found) < count:
+            queue = _ONCE if num_once > self._once_target else _AGAIN
+            if next_of[queue] == NOBODY:
+                queue = _AGAIN if queue == _ONCE else _ONCE
+            entry = next_of[queue]
+            found.append(entry)
+            num_once -= queue == _ONCE
+            next_of[queue] = self._next(self._queues.newer(entry))
+        return np.array(found, np.int32)
+
+    def _next(self, entry: int) -> int:
+        """The first evictable entry from here on in its queue."""
+        while entry != NOBODY and not self._holding.is_evictable(entry):
+            entry = self._queues.newer(entry)
+        return entry

@@ -1,0 +1,102 @@
+"""SIEVE: one queue in order of arrival, and a hand that passes over what was used since it last came by.
+
+Zhang, Yang, Yue, Vigfusson, Rashmi: SIEVE is simpler than LRU: an efficient turn-key eviction algorithm for web
+caches (NSDI 2024), https://github.com/cacheMon/NSDI24-SIEVE. Pure; called by the planner under the engine's lock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.policy.queues import NOBODY, Holding, Queues
+
+if TYPE_CHECKING:
+    from tierstore.policy.base import BlockFacts
+    from tierstore.types import Int32Array
+
+__all__ = ["Sieve"]
+
+_QUEUE, _LEAVING = 0, 1
+
+
+class Sieve:
+    """The queue and its hand; whom `victims` has named waits aside until it is removed, or used again.
+
+    Args:
+        capacity: Entries are 0 … capacity-1.
+        facts: Not looked at.
+    """
+
+    def __init__(self, capacity: int, facts: BlockFacts | None = None) -> None:
+        self._holding = Holding(capacity)
+        self._queues = Queues(capacity, 2)
+        self._visited = np.zeros(capacity, np.bool_).data
+        self._hand = NOBODY
+
+    @property
+    def num_evictable(self) -> int:
+        """How many held entries `victims` could name."""
+        return self._holding.num_evictable
+
+    def insert(self, entries: Int32Array) -> None:
+        """Add entries that are not held yet, as the newest."""
+        for entry in self._holding.add(entries):
+            self._visited[entry] = False
+            self._queues.append(_QUEUE, entry)
+
+    def touch(self, entries: Int32Array, *, used: bool = True) -> None:
+        """Mark entries as visited; none moves, but those named before come back behind the hand."""
+        if not used:
+            return
+        for entry in self._holding.named(entries):
+            self._visited[entry] = True
+            if self._queues.queue_of(entry) == _LEAVING:
+                self._queues.unlink(entry)
+                self._queues.prepend(_QUEUE, entry)
+
+    def remove(self, entries: Int32Array) -> None:
+        """Forget held entries."""
+        for entry in self._holding.drop(entries):
+            self._step_off(entry)
+            self._queues.unlink(entry)
+
+    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
+        """Shield held entries from `victims`, or stop shielding them."""
+        self._holding.set_evictable(entries, evictable)
+
+    def victims(self, count: int) -> Int32Array | None:
+        """The `count` evictable entries to go first, in order; None where there are fewer."""
+        if count > self.num_evictable:
+            return None
+        found: list[int] = []
+        entry = self._queues.oldest(_LEAVING)
+        while entry != NOBODY and len(found) < count:
+            if self._holding.is_evictable(entry):
+                found.append(entry)
+            entry = self._queues.newer(entry)
+        while len(found) < count:
+            found.append(self._choose())
+        return np.array(found, np.int32)
+
+    def _choose(self) -> int:
+        """Move the hand to the next entry that may leave; there is one."""
+        entry = self._hand
+        while True:
+            if entry == NOBODY:
+                entry = self._queues.oldest(_QUEUE)
+            if self._holding.is_evictable(entry):
+                if not self._visited[entry]:
+                    break
+                self._visited[entry] = False
+            entry = self._queues.newer(entry)
+        self._hand = entry
+        self._step_off(entry)
+        self._queues.move(entry, _LEAVING)
+        return entry
+
+    def _step_off(self, entry: int) -> None:
+        """Move the hand on where it stands on an entry that goes."""
+        if self._hand == entry:
+            self._hand = self._queues.newer(entry)
