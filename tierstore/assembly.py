@@ -18,6 +18,7 @@ from tierstore.control.planner import Planner
 from tierstore.control.slabs import SLABS_MIN, SlotAllocator
 from tierstore.metrics import Metrics
 from tierstore.recency import RecencyKeeper
+from tierstore.shield import Shielded, unshielded
 from tierstore.tiers.host_pool import HostPool
 from tierstore.tiers.manifest import Manifest
 from tierstore.tiers.ssd import SsdTier, default_file_nbytes
@@ -73,12 +74,13 @@ class House:
     closing: ExitStack
 
 
-def build(config: StoreConfig, disk: Disk | None = None) -> House:
+def build(config: StoreConfig, disk: Disk | None = None, shield: Shielded = unshielded) -> House:
     """Build every floor. Blocks: takes the pool's memory and scans the SSD folder.
 
     Args:
         config: Every setting.
         disk: Instead of the folder that the settings name.
+        shield: For the engine.
 
     Raises:
         TierstoreError: As the part that cannot be built says.
@@ -116,7 +118,7 @@ def build(config: StoreConfig, disk: Disk | None = None) -> House:
             read=None if tier is None else _read_link(tier, config),
             write=None if tier is None else WriteLink(tier, name="ssd-write", capacity=_TIER_JOBS_MAX),
         )
-        engine = Engine(planner, links, memory, _steady_clock())
+        engine = Engine(planner, links, memory, _steady_clock(), shield)
         recency = None if disk is None else RecencyKeeper(disk, engine, recovered)
         if recency is not None:
             stack.callback(recency.close)

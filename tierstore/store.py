@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from tierstore.config import StoreConfig
 from tierstore.errors import ClosedError, IdentityError
 from tierstore.handle import NamespaceHandle, check_dtype
 from tierstore.keys import Namespace
+from tierstore.shield import Shield
 from tierstore.transfer.future import Transfer, TransferResult
 from tierstore.types import PAGE_NBYTES, Generation
 
@@ -57,12 +59,22 @@ class Store:
             self.config = config
         else:
             self.config = StoreConfig.load(config, overrides=settings)
-        self._house = build(self.config, disk)
         self._handles: dict[bytes, NamespaceHandle] = {}
         self._num_generations = 0
         self._opening = threading.Lock()
         self._owner_pid = os.getpid()
+        self._standing = ExitStack()
+        self._shield = Shield()
+        with ExitStack() as undo:  # also of an exception from a signal handler, while the floors are being built
+            undo.callback(self._shield.close)
+            undo.callback(self._shield.later, self._standing.close)
+            self._shield(lambda: self._build(disk))
+            undo.pop_all()
         atexit.register(self.close)
+
+    def _build(self, disk: Disk | None) -> None:
+        self._house = build(self.config, disk, self._shield)
+        self._standing.callback(self._house.closing.close)
 
     def namespace(self, namespace: Namespace) -> NamespaceHandle:
         """The verbs of one namespace. Blocks on the manifest the first time; the same handle ever after.
@@ -75,6 +87,9 @@ class Store:
         """
         if not isinstance(namespace, Namespace):
             raise IdentityError(f"a namespace of type {type(namespace).__name__}; pass Namespace(model=…, layout=…)")
+        return self._shield(lambda: self._open(namespace))
+
+    def _open(self, namespace: Namespace) -> NamespaceHandle:
         with self._opening:
             self._check_open()
             handle = self._handles.get(namespace.fingerprint)
@@ -100,6 +115,9 @@ class Store:
 
     def begin_next_generation(self, handle: NamespaceHandle) -> None:
         """End a namespace's epoch, durably, and move its handle into the next. Blocks. Called by `clear`."""
+        self._shield(lambda: self._advance(handle))
+
+    def _advance(self, handle: NamespaceHandle) -> None:
         with self._opening:
             self._check_open()
             manifest, current = self._house.manifest, handle.generation
@@ -128,12 +146,18 @@ class Store:
 
     def metrics(self) -> dict[str, float]:
         """Every metric now, by its name in Prometheus's form."""
+        return self._shield(self._snapshot)
+
+    def _snapshot(self) -> dict[str, float]:
         with self.engine.planning() as planner:
             planner.gauge()
             return self._house.metrics.snapshot()
 
     def check(self) -> None:
         """Assert every invariant of the mind; for tests. Costs a pass over all blocks under the lock."""
+        self._shield(self._check)
+
+    def _check(self) -> None:
         with self.engine.planning() as planner:
             planner.check()
 
@@ -145,7 +169,8 @@ class Store:
         atexit.unregister(self.close)
         if os.getpid() != self._owner_pid:
             return
-        self._house.closing.close()
+        self._shield(self._standing.close)
+        self._shield.close()
 
     def _check_open(self) -> None:
         if self.engine.closed:

@@ -3,6 +3,10 @@
 Called by streams, links and the engine's timer. A worker is bounded and joined on close; what a task
 lets escape ends nothing but that task, is kept for the owner and told to `threading.excepthook`.
 
+An exception that a signal handler raises in the middle of `submit` or `ask` (Ctrl-C) tears nothing apart: the lock
+is taken and given back by C alone, and threads are woken by a token that is put before the task it stands for, so
+that the worst that is left behind is a token for no task.
+
 A program that ends without close must still end, and no thread may run on into the interpreter's
 finalization. So the threads are daemons to the interpreter, which would otherwise wait for them before
 anything could tell them to stop, and each worker is closed by `atexit`, newest first. An owner whose
@@ -19,12 +23,14 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from queue import SimpleQueue
+from typing import Generic, TypeAlias, TypeVar
 
 __all__ = ["Failed", "Task", "Worker"]
 
 Task: TypeAlias = Callable[[], None]
 Failed: TypeAlias = Callable[[BaseException], None]
+T = TypeVar("T")
 
 
 class Worker:
@@ -49,7 +55,8 @@ class Worker:
         self._queue: list[tuple[int, int, Task, Failed | None]] = []
         self._submitted = 0
         self._closing = False
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        self._tokens: SimpleQueue[None] = SimpleQueue()
         self._owner_pid = os.getpid()
         self._threads: list[threading.Thread] = []
         atexit.register(self.close)
@@ -77,13 +84,22 @@ class Worker:
         """
         if os.getpid() != self._owner_pid:
             return False
-        with self._wake:
+        with self._lock:
             if self._closing or len(self._queue) >= self.capacity:
                 return False
-            heapq.heappush(self._queue, (priority, self._submitted, task, failed))
             self._submitted += 1
-            self._wake.notify()
+            self._tokens.put(None)
+            heapq.heappush(self._queue, (priority, self._submitted, task, failed))
         return True
+
+    def ask(self, task: Callable[[], T]) -> T:
+        """Run a task on a thread of the worker, and return what it returns or raise what it raises. Blocks.
+
+        Where the worker is closed it is run here. An exception from a signal handler ends the waiting; the task is
+        then still run to its end, or was never queued.
+        """
+        question = _Question(task)
+        return question.answer() if self.submit(question.work) else task()
 
     def close(self) -> None:
         """Run what is queued, then join the threads. Blocks; a second call does nothing more.
@@ -93,9 +109,10 @@ class Worker:
         """
         if os.getpid() != self._owner_pid:
             return
-        with self._wake:
+        with self._lock:
             self._closing = True
-            self._wake.notify_all()
+        for _ in self._threads:
+            self._tokens.put(None)
         if threading.current_thread() in self._threads:
             return
         for thread in self._threads:
@@ -123,9 +140,40 @@ class Worker:
 
     def _next(self) -> tuple[Task, Failed | None] | None:
         """Wait for the next task; None once the worker is closing and has run all of them."""
-        with self._wake:
-            while not self._queue:
+        while True:
+            self._tokens.get()
+            with self._lock:
+                if self._queue:
+                    return heapq.heappop(self._queue)[2:]
                 if self._closing:
                     return None
-                self._wake.wait()
-            return heapq.heappop(self._queue)[2:]
+
+
+class _Question(Generic[T]):
+    """A task, and what came of it."""
+
+    def __init__(self, task: Callable[[], T]) -> None:
+        self._task = task
+        self._values: list[T] = []
+        self._error: BaseException | None = None
+        self._ended = threading.Lock()
+        self._ended.acquire()
+
+    def work(self) -> None:
+        """Run the task; on the worker's thread."""
+        try:
+            self._values.append(self._task())
+        except BaseException as error:  # noqa: BLE001 - raised again where it was asked
+            self._error = error
+        self._ended.release()
+
+    def answer(self) -> T:
+        """Wait for the end."""
+        self._ended.acquire()
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # or the exception's own frames would keep it alive
+        return self._values[0]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 from tierstore.transfer.future import Transfer
 from tierstore.types import Outcome
+from tierstore.worker import Worker
 
 CODES = np.array([Outcome.OK, Outcome.OK, Outcome.MISS], np.uint8)
 
@@ -38,6 +41,31 @@ def test_a_transfer_that_has_not_ended_says_so_and_goes_on() -> None:
         transfer.result(0)
     transfer.resolve(2, CODES)
     assert transfer.result(0).leading == 2
+
+
+def test_who_gave_up_waiting_leaves_nothing_behind() -> None:
+    transfer = Transfer(1, refuse)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            transfer.result(0)
+    assert not transfer._sleepers
+
+
+def test_every_waiter_is_woken() -> None:
+    transfer, waiting = Transfer(1, refuse), threading.Semaphore(0)
+    waiters = Worker("waiter", capacity=4, threads=4)
+
+    def wait() -> None:
+        waiting.release()
+        assert transfer.result().leading == 2
+
+    for _ in range(4):
+        assert waiters.submit(wait)
+    for _ in range(4):
+        waiting.acquire()
+    transfer.resolve(2, CODES)
+    waiters.close()
+    assert waiters.failure is None
 
 
 def test_a_transfer_ends_once() -> None:

@@ -177,6 +177,23 @@ def test_who_waits_for_a_task_is_told_of_its_failure_even_if_that_fails_too(
     assert [type(args.exc_value) for args in told] == [KeyError, ValueError, KeyError]
 
 
+def test_who_asks_gets_what_the_task_returned_or_raised(worker: Worker) -> None:
+    def fail() -> None:
+        raise KeyError("task")
+
+    assert worker.ask(lambda: threading.current_thread().name) == "tested"
+    with pytest.raises(KeyError, match="task"):
+        worker.ask(fail)
+    assert worker.failure is None
+    worker.close()
+    assert worker.ask(lambda: threading.current_thread()) is threading.current_thread()
+
+
+def test_a_token_for_no_task_as_a_signal_may_leave_it_behind_wakes_nobody(worker: Worker) -> None:
+    worker._tokens.put(None)
+    assert worker.ask(lambda: 7) == 7
+
+
 def test_an_idle_worker_keeps_no_memory_of_its_last_task(worker: Worker) -> None:
     gate, gone = Gate(), threading.Event()
     weakref.finalize(gate, gone.set)
@@ -215,7 +232,7 @@ def test_a_forked_child_is_refused_and_ends() -> None:
         held, forked = threading.Event(), threading.Event()
 
         def hold():
-            with worker._wake:
+            with worker._lock:
                 held.set()
                 forked.wait()
 

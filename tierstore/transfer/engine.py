@@ -18,6 +18,7 @@ import numpy as np
 
 from tierstore.control.planner import SLICE_BLOCKS
 from tierstore.errors import ClosedError
+from tierstore.shield import Shielded, unshielded
 from tierstore.transfer.base import ended
 from tierstore.transfer.future import Transfer
 from tierstore.transfer.timer import Timer
@@ -68,6 +69,7 @@ class Engine:
         links: What moves blocks.
         memory: The pages of every open request; device links read it.
         clock: Seconds; deadlines count on it.
+        shield: Runs a caller's verbs where no signal handler can tear them apart.
     """
 
     def __init__(
@@ -76,11 +78,13 @@ class Engine:
         links: Links,
         memory: dict[RequestId, CallerMemory],
         clock: Callable[[], float] = time.monotonic,
+        shield: Shielded = unshielded,
     ) -> None:
         self._planner = planner
         self._links = links
         self._memory = memory
         self._clock = clock
+        self._shield = shield
         self._lock = threading.Lock()
         self._transfers: dict[RequestId, Transfer] = {}
         self._ids: dict[Transfer, RequestId] = {}
@@ -174,7 +178,19 @@ class Engine:
         """
         self._check_open()
         transfer = Transfer(block_nbytes, self._cancel, num_blocks)
+        self._shield(lambda: self._start(transfer, open_request, num_blocks, memory, deadline))
+        return transfer
+
+    def _start(
+        self,
+        transfer: Transfer,
+        open_request: Callable[[Planner], Request | None],
+        num_blocks: int,
+        memory: CallerMemory | None,
+        deadline: float,
+    ) -> None:
         with self._lock:
+            self._check_open()  # again: whoever closes has waited for all requests that he could see
             request = open_request(self._planner)
             if request is not None:
                 self._transfers[request.request_id] = transfer
@@ -184,7 +200,7 @@ class Engine:
                 plan = self._planner.step(request, self._clock())
         if request is None:
             transfer.resolve(0, np.full(num_blocks, Outcome.REJECTED, np.uint8))
-            return transfer
+            return
         self._run(plan)
         while not request.planned:
             with self._lock:
@@ -192,7 +208,6 @@ class Engine:
             self._run(plan)
         if deadline < math.inf and not transfer.done():
             self._timer.arm(deadline)
-        return transfer
 
     def _run(self, plan: Plan) -> None:
         """Carry a plan out. A job that its link has no room for ends REJECTED at once."""
@@ -230,6 +245,9 @@ class Engine:
                 self._run(plan)
 
     def _cancel(self, transfer: Transfer) -> None:
+        self._shield(lambda: self._withdraw(transfer))
+
+    def _withdraw(self, transfer: Transfer) -> None:
         with self._lock:
             request_id = self._ids.get(transfer)
             plan = None if request_id is None else self._planner.cancel(request_id, self._clock())
@@ -246,16 +264,17 @@ class Engine:
 
     def close(self) -> None:
         """Refuse new verbs, let what is under way end, close the links. Blocks; a second call does nothing more."""
-        if self._closing:
-            return
-        self._closing = True
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
         self._timer.close()
         self._notice_idle()
         left = -1
         while not self._idle.wait(_STALLED_SECONDS):
             with self._lock:
                 before, left = left, self._planner.num_jobs
-            if left == before:  # a verb that an exception tore apart has left requests that nothing will end
+            if left == before:  # a link answers nothing any more
                 break
         for link in self._links.all():
             link.close()

@@ -67,7 +67,7 @@ class Transfer:
         self._cancel = cancel
         self._begun = time.perf_counter()
         self._result: TransferResult | None = None
-        self._done = threading.Event()
+        self._sleepers: list[threading.Lock] = []
         self._callbacks: list[Callable[[Transfer], None]] = []
 
     def done(self) -> bool:
@@ -80,10 +80,20 @@ class Transfer:
         Raises:
             TimeoutError: It has not ended after `timeout` seconds; it goes on.
         """
-        if not self._done.wait(timeout):
+        if self._result is None:
+            self._sleep(-1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+        if self._result is None:
             raise TimeoutError(f"the transfer has not ended after {timeout} s; wait longer, or cancel() it")
-        assert self._result is not None
         return self._result
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait on a lock of one's own: one that an exception leaves behind is in nobody's way."""
+        sleeper = threading.Lock()
+        sleeper.acquire()
+        self._sleepers.append(sleeper)
+        if self._result is None:  # else `resolve` may have looked at the sleepers before this one came
+            sleeper.acquire(timeout=seconds)
+        self._sleepers.remove(sleeper)
 
     def cancel(self) -> None:
         """Withdraw what has not begun. Does not block: the transfer is done once no copy touches its memory."""
@@ -114,5 +124,6 @@ class Transfer:
         seconds = time.perf_counter() - self._begun
         num_ok = len(codes) - int((codes != Outcome.OK).sum())
         self._result = TransferResult(leading, codes, num_ok * self._block_nbytes, seconds)
-        self._done.set()
+        for sleeper in self._sleepers.copy():
+            sleeper.release()
         self._call_back()
