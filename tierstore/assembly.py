@@ -118,7 +118,7 @@ def build(config: StoreConfig, disk: Disk | None = None, shield: Shielded = unsh
             read=None if tier is None else _read_link(tier, config),
             write=None if tier is None else WriteLink(tier, name="ssd-write", capacity=_TIER_JOBS_MAX),
         )
-        engine = Engine(planner, links, memory, _steady_clock(), shield)
+        engine = Engine(planner, links, memory, _steady_clock(), shield=shield)
         recency = None if disk is None else RecencyKeeper(disk, engine, recovered)
         if recency is not None:
             stack.callback(recency.close)

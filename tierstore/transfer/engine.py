@@ -78,6 +78,7 @@ class Engine:
         links: Links,
         memory: dict[RequestId, CallerMemory],
         clock: Callable[[], float] = time.monotonic,
+        *,
         shield: Shielded = unshielded,
     ) -> None:
         self._planner = planner
