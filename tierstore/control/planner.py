@@ -8,6 +8,7 @@ The engine calls it under its one lock and passes the time. A request is opened 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,6 +52,8 @@ __all__ = ["SLICE_BLOCKS", "Planner"]
 SLICE_BLOCKS = 512
 """Blocks planned in one lock hold."""
 
+_OVER = replace(NO_LIFE, generation=replace(NO_LIFE.generation, number=-2))
+
 
 class Planner:
     """Every decision of the store.
@@ -89,7 +92,6 @@ class Planner:
         self._prefetches = Prefetches(self._mind)
         self._flushes = Flushes(self._mind)
         self._lives: dict[int, Life] = {}
-        self._ended: set[int] = set()
         self._upkeep = Upkeep(self._mind, self._lives)
         self._deletes = Deletes(self._mind, self._upkeep)
         self.catalogue = Catalogue(self._mind, self._lives)
@@ -117,13 +119,12 @@ class Planner:
             self._lives[generation.number] = Life(generation, slot_class, generation.layout.block_nbytes)
 
     def end_life(self, number: int) -> None:
-        """End a generation: no verb sees its blocks from now on; `tend` drops them in slices."""
-        self._ended.add(number)
+        """End a generation: no verb sees its blocks from now on; `tend` drops them in slices, and then the life."""
         self._upkeep.reap(self._lives[number])
 
     def get(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
         """Open a get of uint8[n, 32] distinct hashes in prefix order; None where too many requests are open."""
-        life = self._lives[number]
+        life = self._life(number)
         request = self._requests.open(self._gets, life, hashes, deadline=deadline, priority=Priority.GET)
         if request is not None:
             request.parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes[:-1]])[: len(hashes)]
@@ -140,7 +141,7 @@ class Planner:
     ) -> Request | None:
         """Open a put; `parents` is uint8[n, 32], each block's predecessor."""
         request = self._requests.open(
-            self._puts, self._lives[number], hashes, deadline=deadline, priority=Priority.WRITE_BACK
+            self._puts, self._life(number), hashes, deadline=deadline, priority=Priority.WRITE_BACK
         )
         if request is not None:
             request.parents = parents
@@ -150,12 +151,12 @@ class Planner:
     def prefetch(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
         """Open a prefetch."""
         return self._requests.open(
-            self._prefetches, self._lives[number], hashes, deadline=deadline, priority=Priority.PREFETCH
+            self._prefetches, self._life(number), hashes, deadline=deadline, priority=Priority.PREFETCH
         )
 
     def delete(self, number: int, hashes: UInt8Array) -> Request | None:
         """Open a delete of uint8[n, 32] distinct hashes."""
-        return self._requests.open(self._deletes, self._lives[number], hashes, priority=Priority.WRITE_BACK)
+        return self._requests.open(self._deletes, self._life(number), hashes, priority=Priority.WRITE_BACK)
 
     def flush(self) -> Request | None:
         """Open a flush."""
@@ -171,11 +172,18 @@ class Planner:
         """Plan the next slice of a request; to be called until `request.planned`, at least once."""
         plan = Plan()
         first = request.opened == 0  # of no blocks a request still has one slice
-        if request.life.number in self._ended and not request.done:
+        if self._is_over(request.life) and not request.done:
             request.story.shorten(request, Outcome.CANCELLED, plan, now)
         elif not request.done and (first or not request.planned):
             request.story.open(request, min(request.stop, request.opened + SLICE_BLOCKS), plan, now)
         return self._closed(plan)
+
+    def _life(self, number: int) -> Life:
+        """A generation; one that is over stands for all of them, for a verb may come late."""
+        return self._lives.get(number, _OVER)
+
+    def _is_over(self, life: Life) -> bool:
+        return life is not NO_LIFE and (life.number not in self._lives or self._upkeep.reaps(life))
 
     def complete(self, result: CopyResult, now: float) -> Plan:
         """Take in how a job ended."""

@@ -34,6 +34,7 @@ class Prefetches:
     def __init__(self, mind: Mind) -> None:
         self._mind = mind
         self._queue: list[tuple[float, int, Request]] = []
+        self._num_withdrawn = 0
 
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
         """Queue blocks [request.opened, hi), and start what the budget allows."""
@@ -119,6 +120,11 @@ class Prefetches:
         mind.metrics.add(Metric.PREFETCHED_BLOCKS, len(unknown), "cancelled")
         mind.resolve(request, plan)
         mind.withdraw(plan)
+        self._num_withdrawn += 1
+        if 2 * self._num_withdrawn > len(self._queue):
+            self._queue = [entry for entry in self._queue if not entry[2].done]
+            heapq.heapify(self._queue)
+            self._num_withdrawn = 0
 
     def _settle(self, request: Request, plan: Plan) -> None:
         if not request.done and request.frontier >= request.stop and request.awaiting <= 0:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Life", "Request", "RequestTable", "Story"]
 
+_DEADLINES_SPARE = 64
+"""Deadlines of ended requests that are not worth looking for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Life:
@@ -160,8 +163,11 @@ class RequestTable:
         return self._requests.get(request_id)
 
     def close(self, request_id: RequestId) -> None:
-        """Forget a request that has ended."""
+        """Forget a request that has ended, and now and then the deadlines of all that have."""
         del self._requests[request_id]
+        if len(self._deadlines) > 2 * (len(self._requests) + _DEADLINES_SPARE):
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._requests]
+            heapq.heapify(self._deadlines)
 
     def due(self, now: float) -> list[RequestId]:
         """Take out the requests whose deadline has come."""

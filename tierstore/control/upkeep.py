@@ -16,8 +16,6 @@ from tierstore.metrics import Metric
 from tierstore.types import DiscardJob, Extents, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Life
     from tierstore.types import CopyJob, CopyResult, Int32Array, Plan
@@ -33,10 +31,10 @@ class Upkeep:
 
     Args:
         mind: Shared with the stories.
-        lives: Every generation by its number; the planner's own mapping.
+        lives: Every generation by its number; the planner's own. One that has been reaped leaves it.
     """
 
-    def __init__(self, mind: Mind, lives: Mapping[int, Life]) -> None:
+    def __init__(self, mind: Mind, lives: dict[int, Life]) -> None:
         self._mind = mind
         self._lives = lives
         self._reaping: list[tuple[Life, int]] = []
@@ -44,6 +42,10 @@ class Upkeep:
     def reap(self, life: Life) -> None:
         """Drop every block of a generation that is over, from the next steps on."""
         self._reaping.append((life, 0))
+
+    def reaps(self, life: Life) -> bool:
+        """Whether a generation is over and its blocks are being dropped."""
+        return any(life is other for other, _start in self._reaping)
 
     @property
     def due(self) -> bool:
@@ -105,6 +107,7 @@ class Upkeep:
         self.discard(life, entries[directory.index.generation[entries] == life.number])
         if start + _REAP_ENTRIES >= directory.high_water:
             self._reaping.pop(0)
+            del self._lives[life.number]
         else:
             self._reaping[0] = (life, start + _REAP_ENTRIES)
         return bool(self._reaping)
