@@ -44,6 +44,10 @@ class Lz4Codec:
             shuffled = dst[: len(src)]
             _shuffle(src, shuffled, item_nbytes)
             src = shuffled
+            if literals := _literals(src, len(src) // item_nbytes):
+                rest = lz4.block.compress(src[literals:], store_size=False)
+                if nbytes := _join(literals, rest, dst, raw_nbytes=len(src)):
+                    return nbytes
         encoded = lz4.block.compress(src, store_size=True)
         dst[: len(encoded)] = encoded
         return len(encoded)
@@ -82,6 +86,47 @@ class Lz4Codec:
 def _check_items(block: memoryview, item_nbytes: int) -> None:
     if len(block) % item_nbytes:
         raise ValueError(f"a block of {len(block)} bytes is no whole number of items of {item_nbytes}")
+
+
+# The low bytes of floating-point numbers are noise. LZ4 takes ever longer steps through noise, and misses what is
+# worth finding directly behind it: 0.5 % of a block of 256 KiB, 0.2 % of one of 2 MiB.
+
+
+def _literals(shuffled: memoryview, plane_nbytes: int) -> int:
+    """How many bytes in front, whole planes but never the last one, do not compress."""
+    literals = 0
+    while literals + plane_nbytes < len(shuffled):
+        plane = shuffled[literals : literals + plane_nbytes]
+        if len(lz4.block.compress(plane, store_size=False)) < plane_nbytes:
+            break
+        literals += plane_nbytes
+    return literals
+
+
+def _join(literals: int, rest: bytes, dst: memoryview, *, raw_nbytes: int) -> int:
+    """Make one LZ4 block of so many literals, which `dst` begins with, and of the LZ4 block of what follows them.
+
+    They become the first literals of its first sequence: all that changes in it is how many it has there.
+
+    Returns:
+        The bytes written, the length in front among them; 0 where they do not fit, and `dst` is as before.
+    """
+    own, first = rest[0] >> 4, 1
+    if own == 15:
+        while rest[first] == 255:
+            own, first = own + 255, first + 1
+        own, first = own + rest[first], first + 1
+    full, last = divmod(literals + own - 15, 255)
+    token = bytes([0xF0 | rest[0] & 15])
+    front = raw_nbytes.to_bytes(_PREFIX_NBYTES, "little") + token + b"\xff" * full + bytes([last])
+    start, end = len(front), len(front) + literals
+    nbytes = end + len(rest) - first
+    if full < 0 or nbytes > len(dst):
+        return 0
+    dst[start:end] = dst[:literals]
+    dst[:start] = front
+    dst[end:nbytes] = memoryview(rest)[first:]
+    return nbytes
 
 
 # By arithmetic on whole items, at 13 and 11 GB/s for items of 2 bytes, where strides of bytes make 3.6.
