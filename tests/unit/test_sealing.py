@@ -128,3 +128,15 @@ def test_a_file_that_could_not_be_sealed_is_read_and_goes_whole(world: SsdWorld,
     assert len(world.files()) == 1
     assert tier.sync() is (IO_ERROR if only == "sync" else OK)
     assert user.recover(world.start().recover()) == [PER_FILE]
+
+
+def test_a_file_whose_name_a_folder_has_taken_gives_all_its_bytes_back(world: SsdWorld) -> None:
+    tier, user = world.begin()
+    user.write(tier, range(PER_FILE))
+    (path,) = world.files()
+    world.sim.create(f"{path.rpartition('/')[0]}/c.0.0/thing", 0)
+    free_nbytes = user.write(tier, [PER_FILE]).dst_free_nbytes
+    assert set(user.read(tier, range(PER_FILE + 1))) == {OK}
+    assert free_nbytes is not None
+    assert tier.discard(user.where[0][0]) == free_nbytes + world.file_nbytes
+    assert path not in world.files()

@@ -121,9 +121,9 @@ class Space:
         try:
             self._disk.remove(path)
         except DiskError as error:
-            if error.errno != errno.ENOENT:
+            if error.errno not in (errno.ENOENT, errno.EISDIR):  # a folder in its place is not the file
                 raise
 
     def _lengths(self) -> list[tuple[ChunkName, int]]:
         """Every file that takes space, with how much."""
-        return [(chunk.name, chunk.nbytes) for chunk in (*self.files.values(), *self._leaving)] + self._ignored
+        return [(chunk.name, chunk.nbytes) for chunk in (*tuple(self.files.values()), *self._leaving)] + self._ignored
