@@ -61,6 +61,7 @@ class House:
         manifest: The SSD folder's; None without one.
         recovered: Blocks of an earlier run by namespace fingerprint, until the namespace is opened.
         recency: How that run used them; None without an SSD folder.
+        ssd: The SSD tier; None without one.
         closing: Takes everything down.
     """
 
@@ -71,6 +72,7 @@ class House:
     manifest: Manifest | None
     recovered: dict[bytes, list[Recovered]]
     recency: RecencyKeeper | None
+    ssd: SsdTier | None
     closing: ExitStack
 
 
@@ -123,7 +125,7 @@ def build(config: StoreConfig, disk: Disk | None = None, shield: Shielded = unsh
         if recency is not None:
             stack.callback(recency.close)
         stack.callback(engine.close)
-        return House(device, pool, engine, metrics, manifest, recovered, recency, stack.pop_all())
+        return House(device, pool, engine, metrics, manifest, recovered, recency, tier, stack.pop_all())
 
 
 def _local_disk(config: StoreConfig) -> Disk:

@@ -18,6 +18,7 @@ from tierstore.config import StoreConfig
 from tierstore.errors import ClosedError, IdentityError
 from tierstore.handle import NamespaceHandle, check_dtype
 from tierstore.keys import Namespace
+from tierstore.metrics import Metric
 from tierstore.shield import Shield
 from tierstore.transfer.future import Transfer, TransferResult
 from tierstore.types import PAGE_NBYTES, Generation
@@ -151,6 +152,8 @@ class Store:
     def _snapshot(self) -> dict[str, float]:
         with self.engine.planning() as planner:
             planner.gauge()
+            if self._house.ssd is not None:
+                self._house.metrics.set(Metric.SSD_USED_BYTES, self._house.ssd.used_nbytes)
             return self._house.metrics.snapshot()
 
     def check(self) -> None:

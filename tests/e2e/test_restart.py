@@ -53,6 +53,15 @@ def test_blocks_outlive_the_store_and_are_read_once_from_ssd(tmp_path: Path) -> 
         assert read_blocks(store) == kept
 
 
+def test_the_metrics_say_what_chunk_files_take(tmp_path: Path) -> None:
+    for first in (0, 20):
+        with small_store(ssd_dir=tmp_path) as store:
+            handle = store.namespace(namespace())
+            assert store.metrics()["tierstore_ssd_used_bytes"] == chunk_nbytes(tmp_path)
+            put(handle, range(first, first + 20))
+            assert store.metrics()["tierstore_ssd_used_bytes"] == chunk_nbytes(tmp_path) >= 3 * FILE_NBYTES
+
+
 def test_what_was_flushed_outlives_a_power_loss() -> None:
     disk = SimDisk()
     store = small_store(disk)

@@ -53,6 +53,11 @@ class ChunkFolder:
         return self._space.has_reserve
 
     @property
+    def used_nbytes(self) -> int:
+        """The lengths of all files; may be asked for on any thread."""
+        return self._space.nbytes
+
+    @property
     def over_capacity(self) -> bool:
         """Whether there are more bytes than may be: the capacity was made smaller since the last run."""
         return self._space.nbytes > self._limits.capacity_nbytes
@@ -203,10 +208,7 @@ class ChunkFolder:
         return True
 
     def discard(self, file_id: int) -> None:
-        """Close and remove a file, durably; its number is free again. Blocks.
-
-        Where removing it fails its bytes count on, and it is tried again when they are wanted.
-        """
+        """Close and remove a file, durably; blocks. Where removing fails its bytes count on, and it is tried again."""
         chunk = self.files.get(file_id)
         if chunk is not None:
             self.retire(chunk)

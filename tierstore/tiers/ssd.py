@@ -149,6 +149,11 @@ class SsdTier:
         """Every chunk file, those without a living block among them."""
         return list(self._folder.files)
 
+    @property
+    def used_nbytes(self) -> int:
+        """The lengths of all chunk files, those among them that could not be opened or removed."""
+        return self._folder.used_nbytes
+
     def discard(self, file: int) -> int:
         """Give a chunk file back, durably; blocks. Nothing may read it. Returns the bytes the tier can take.
 
