@@ -52,10 +52,12 @@ class Puts:
         taken = self._take(request, entries, (host == State.ABSENT).nonzero()[0])
         if len(held):
             mind.host.touch(life.slot_class, entries[held], now, used=False)
-            mind.host.unpin(life.slot_class, entries[held])
             request.outcomes[lo + held] = Outcome.OK
+            request.in_pieces = request.in_pieces or lo > 0
         request.entries[lo:hi] = entries
+        request.ready[lo + held] = True
         request.opened = hi
+        self._release(request)
         if len(taken):
             mind.device_job(request, lo + taken, load=False, plan=plan)
         filling = (host == State.FILLING).nonzero()[0]
@@ -95,6 +97,13 @@ class Puts:
         mind.host.occupy(entries[taken], pages)
         return taken
 
+    def _release(self, request: Request) -> None:
+        """Once all of a put is planned its blocks may leave; until then its last ones must not evict its first."""
+        held = request.ready.nonzero()[0]
+        if request.planned and len(held):
+            request.ready[held] = False
+            self._mind.host.unpin(request.life.slot_class, request.entries[held])
+
     def _depth(self, request: Request) -> int:
         """Blocks before the request's first one in their chain, as far as the directory knows."""
         if request.depth < 0:
@@ -114,6 +123,9 @@ class Puts:
         request.moving -= 1
         request.outcomes[positions] = outcomes if all_good else np.where(gone, np.uint8(Outcome.CANCELLED), outcomes)
         mind.host.ready(slot_class, entries[good], now)
+        if not request.planned:
+            mind.host.pin(slot_class, entries[good])
+            request.ready[positions[good]] = True
         request.in_pieces = request.in_pieces or int(positions[0]) > 0
         self._write_back.offer(request, positions[good], plan, now)
         mind.wake(record, plan, now)
@@ -173,6 +185,7 @@ class Puts:
         if request.durable:
             request.outcomes[request.outcomes == Outcome.OK] = outcome
         request.stop = request.opened
+        self._release(request)
         request.awaiting = 0
         request.durable = request.syncing = False
         self._settle(request, plan)

@@ -68,7 +68,7 @@ class Request:
         durable: A put that must reach the disk.
         entries: int32[n]; -1 where not known (yet).
         outcomes: uint8[n] of `Outcome`.
-        ready: bool[n]; the host copy is pinned for this request.
+        ready: bool[n]; the host copy is pinned for this request: to be loaded, or until all of a put is planned.
         opened: Blocks planned so far, from the first.
         stop: Blocks still wanted, from the first.
         frontier: Blocks handed to load jobs.
