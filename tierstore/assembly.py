@@ -23,7 +23,8 @@ from tierstore.tiers.host_pool import HostPool
 from tierstore.tiers.manifest import Manifest
 from tierstore.tiers.ssd import SsdTier, default_file_nbytes
 from tierstore.transfer.device_link import DeviceLink
-from tierstore.transfer.engine import Engine, Links
+from tierstore.transfer.engine import Engine
+from tierstore.transfer.links import Links
 from tierstore.transfer.tier_link import ReadLink, WriteLink
 from tierstore.types import PAGE_NBYTES
 

@@ -10,8 +10,8 @@ import pytest
 from tierstore.errors import ClosedError
 from tierstore.testing.engine_world import EngineWorld, chain
 from tierstore.transfer import engine as engine_module
-from tierstore.transfer.engine import Links
 from tierstore.transfer.future import Transfer
+from tierstore.transfer.links import Links
 from tierstore.types import JobId, Outcome, Presence, SyncJob
 from tierstore.worker import Worker
 

@@ -24,7 +24,8 @@ from tierstore.policy.lru import Lru
 from tierstore.testing.clock import SimClock
 from tierstore.testing.sim_bytes import SimBytes, as_extents, identities
 from tierstore.testing.sim_link import SimLink
-from tierstore.transfer.engine import Engine, Links
+from tierstore.transfer.engine import Engine
+from tierstore.transfer.links import Links
 from tierstore.types import HASH_NBYTES, PAGE_NBYTES, Generation, Outcome
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,38 +26,14 @@ from tierstore.types import CopyJob, Outcome, TierName, Usage
 if TYPE_CHECKING:
     from tierstore.control.planner import Planner
     from tierstore.control.requests import Request
-    from tierstore.transfer.base import CallerMemory, Link
+    from tierstore.transfer.base import CallerMemory
+    from tierstore.transfer.links import Links
     from tierstore.types import CopyResult, Extents, Generation, Job, Plan, Presence, RequestId, UInt8Array
 
-__all__ = ["Engine", "Links"]
+__all__ = ["Engine"]
 
 _STALLED_SECONDS = 30.0
 """A close goes on without jobs of which none has ended for so long; links still finish what they run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """One link for each way between neighbouring tiers; None below where there is no SSD tier."""
-
-    load: Link
-    store: Link
-    read: Link | None = None
-    write: Link | None = None
-
-    def of(self, job: Job) -> Link:
-        """The link that runs a job."""
-        if not isinstance(job, CopyJob) or job.dst is TierName.SSD:
-            link = self.write
-        elif job.src is TierName.SSD:
-            link = self.read
-        else:
-            link = self.load if job.dst is TierName.DEVICE else self.store
-        assert link is not None, f"no link runs {job!r}"
-        return link
-
-    def all(self) -> list[Link]:
-        """In the order in which they are closed: what feeds others first."""
-        return [link for link in (self.read, self.load, self.store, self.write) if link is not None]
 
 
 class Engine:

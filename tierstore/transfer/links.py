@@ -1,0 +1,39 @@
+"""Which link runs which job: one link for each way between neighbouring tiers. Called by the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tierstore.types import CopyJob, TierName
+
+if TYPE_CHECKING:
+    from tierstore.transfer.base import Link
+    from tierstore.types import Job
+
+__all__ = ["Links"]
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """One link for each way between neighbouring tiers; None below where there is no SSD tier."""
+
+    load: Link
+    store: Link
+    read: Link | None = None
+    write: Link | None = None
+
+    def of(self, job: Job) -> Link:
+        """The link that runs a job."""
+        if not isinstance(job, CopyJob) or job.dst is TierName.SSD:
+            link = self.write
+        elif job.src is TierName.SSD:
+            link = self.read
+        else:
+            link = self.load if job.dst is TierName.DEVICE else self.store
+        assert link is not None, f"no link runs {job!r}"
+        return link
+
+    def all(self) -> list[Link]:
+        """In the order in which they are closed: what feeds others first."""
+        return [link for link in (self.read, self.load, self.store, self.write) if link is not None]
