@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
@@ -44,6 +44,10 @@ class AsyncStore:
     async def flush(self) -> TransferResult:
         """See `Store.flush`."""
         return await settled(self.store.flush())
+
+    def end_session(self, session_id: int) -> None:
+        """See `Store.end_session`; there is nothing to await."""
+        self.store.end_session(session_id)
 
     async def close(self) -> None:
         """See `Store.close`; waits on the loop's executor."""
@@ -89,6 +93,16 @@ class AsyncNamespaceHandle:
     ) -> TransferResult:
         """See `NamespaceHandle.prefetch`."""
         return await settled(self.handle.prefetch(hashes, deadline_seconds=deadline_seconds))
+
+    def hint(
+        self,
+        added: Iterable[tuple[int, Sequence[bytes] | UInt8Array]] = (),
+        removed: Iterable[int] = (),
+        *,
+        session_id: int = 0,
+    ) -> None:
+        """See `NamespaceHandle.hint`; taken in at once, so there is nothing to await."""
+        self.handle.hint(added, removed, session_id=session_id)
 
     async def delete(self, hashes: Sequence[bytes] | UInt8Array) -> TransferResult:
         """See `NamespaceHandle.delete`."""

@@ -8,6 +8,7 @@ machine, and every message says what was wrong, which value, and what to do.
     ├── ConfigError          a setting is unknown, malformed or impossible      (also a ValueError)
     ├── LayoutError          buffers or pages do not fit the layout             (also a ValueError)
     ├── IdentityError        a hash or a namespace field is malformed           (also a ValueError)
+    ├── RankError            a waiting request was named out of order           (also a ValueError)
     ├── FolderError          the SSD folder cannot be used
     │   ├── FolderBusyError      a live process owns it
     │   └── FolderFormatError    it was written by another format version
@@ -33,6 +34,7 @@ __all__ = [
     "IdentityError",
     "LayoutError",
     "MemoryLimitError",
+    "RankError",
     "TierstoreError",
 ]
 
@@ -51,6 +53,10 @@ class LayoutError(TierstoreError, ValueError):
 
 class IdentityError(TierstoreError, ValueError):
     """A block hash or a namespace field is malformed."""
+
+
+class RankError(TierstoreError, ValueError):
+    """A waiting request was named out of order."""
 
 
 class FolderError(TierstoreError):

@@ -6,7 +6,7 @@ Made by `tierstore.store`; awaited in `tierstore.aio`. Moves nothing itself and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TypedDict
 
@@ -146,6 +146,31 @@ class NamespaceHandle:
             block_nbytes=self.namespace.layout.block_nbytes,
             deadline=deadline,
         )
+
+    def hint(
+        self,
+        added: Iterable[tuple[int, Sequence[bytes] | UInt8Array]] = (),
+        removed: Iterable[int] = (),
+        *,
+        session_id: int = 0,
+    ) -> None:
+        """Say which requests wait in an engine: their blocks are kept, and read from SSD ahead of their turn.
+
+        Tell what has changed since the last call. Never waits for a copy, and promises nothing: a get says what is
+        there. Of blocks that wait, those of the last request leave host memory first, after all that nobody waits for.
+
+        Args:
+            added: (rank, hashes) of requests that wait now, nearest first. Ranks only grow, over all namespaces of the
+                session; the newest may be named again with the blocks that follow.
+            removed: Ranks that wait no longer: given up, or started and their get has been called.
+            session_id: Whose queue, where several engines share a store; they take turns. `Store.end_session` ends it.
+
+        Raises:
+            RankError: A rank is not newer than those before it. What was named before it counts.
+            IdentityError, ClosedError: Before anything has happened.
+        """
+        waiting = [(rank, as_hashes(hashes)) for rank, hashes in added]
+        self._store.engine.hint(session_id, self._generation.number, waiting, list(removed))
 
     def delete(self, hashes: Sequence[bytes] | UInt8Array) -> Transfer:
         """Make blocks unknown, in this run at once and in later ones once the transfer is done.

@@ -74,6 +74,9 @@ class Metric(Enum):
         "Prefetched blocks that a get used, that were evicted unused, or that were withdrawn.",
         {"fate": ("useful", "wasted", "cancelled")},
     )
+    UNHINTED_BLOCKS = Kind.COUNTER, "Blocks of waiting requests for which the look-ahead window had no room."
+    WAITING_REQUESTS = Kind.GAUGE, "Requests that engines have said wait."
+    WINDOW_BLOCKS = Kind.GAUGE, "Distinct blocks that waiting requests need, held or not."
     EVICTED_BLOCKS = Kind.COUNTER, "Blocks evicted to make room.", {"tier": (TierName.HOST, TierName.SSD)}
     SSD_WRITTEN_BLOCKS = (
         Kind.COUNTER,

@@ -145,6 +145,10 @@ class Store:
         """
         return self.engine.start(lambda planner: planner.flush(), num_blocks=1, block_nbytes=0)
 
+    def end_session(self, session_id: int) -> None:
+        """Forget which requests wait in an engine that has gone; see `NamespaceHandle.hint`. Does not block."""
+        self.engine.end_session(session_id)
+
     def metrics(self) -> dict[str, float]:
         """Every metric now, by its name in Prometheus's form."""
         return self._shield(self._snapshot)

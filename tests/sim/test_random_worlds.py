@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tierstore.control import host_room, planner, ssd_room, upkeep
+from tierstore.control import host_room, lookahead, planner, ssd_room, upkeep
 from tierstore.control.mind import Limits
 from tierstore.metrics import Metric
 from tierstore.policy.admission import AdmitAlways, AdmitSecondHit
@@ -41,6 +41,8 @@ class RandomWorld:
     Attributes:
         world: The engine.
         transfers: Every transfer begun.
+        waiting: Session, layout and rank of requests that wait.
+        num_queued: Requests that ever waited.
         layout_share: How much is of the second layout; a rare one's chunk file stays open until its turn to go.
         stopped: It drains.
     """
@@ -70,12 +72,15 @@ class RandomWorld:
         self.chains = [chain(f"chain {number}", CHAIN_BLOCKS) for number in range(CHAINS)]
         self.transfers: list[Transfer] = []
         self.layout_share = self.random.choice([0.5, 0.05])
+        self.waiting: list[tuple[int, int, int]] = []
+        self.num_queued = 0
         self.stopped = False
 
     def run(self) -> None:
         """Live, then drain."""
         verbs = [self.get, self.put, self.prefetch, self.flush, self.delete, self.clear, self.cancel, self.congest]
-        weights = [20, 20, 10, 2, 2, 0.3, 3, 1]
+        verbs += [self.queue, self.serve, self.hang_up]
+        weights = [20, 20, 10, 2, 2, 0.3, 3, 1, 10, 10, 0.2]
         for _ in range(STEPS):
             self.world.expire_after(self.random.random() * 0.3)
             self.random.choices(verbs, weights)[0]()
@@ -127,6 +132,28 @@ class RandomWorld:
             self.random.choice(self.transfers[-20:]).cancel()
             self.world.check()
 
+    def queue(self) -> None:
+        """A request waits, of one session or another."""
+        hashes, layout, _within = self.draw()
+        session_id = self.random.randrange(2)
+        self.num_queued += 1
+        self.world.hint([(self.num_queued, hashes)], layout=layout, session_id=session_id)
+        self.waiting.append((session_id, layout, self.num_queued))
+
+    def serve(self) -> None:
+        """A request waits no longer, most often the first."""
+        if self.waiting:
+            place = 0 if self.random.random() < 0.8 else self.random.randrange(len(self.waiting))
+            session_id, layout, rank = self.waiting.pop(place)
+            self.world.hint(removed=[rank], layout=layout, session_id=session_id)
+
+    def hang_up(self) -> None:
+        """An engine goes."""
+        session_id = self.random.randrange(2)
+        self.world.engine.end_session(session_id)
+        self.world.check()
+        self.waiting = [row for row in self.waiting if row[0] != session_id]
+
     def congest(self) -> None:
         """Let one link run full, or have room again."""
         self.random.choice(self.world.links).capacity = self.random.choice([0, 2, 1 << 20, 1 << 20])
@@ -168,6 +195,7 @@ def _short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (planner, "SLICE_BLOCKS"),
         (engine, "SLICE_BLOCKS"),
+        (lookahead, "_LEAVE_BLOCKS"),
         (ssd_room, "_RECLAIM_BLOCKS"),
         (host_room, "_DRAIN_BLOCKS"),
     ):

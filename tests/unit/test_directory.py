@@ -90,7 +90,7 @@ def test_a_given_entry_has_no_past() -> None:
 
 
 def test_refuses_more_entries_than_it_has_room_for() -> None:
-    with pytest.raises(AssertionError, match="5 entries wanted, room for 4"):
+    with pytest.raises(AssertionError, match="5 numbers wanted, room for 4"):
         filled().add(1, KEYS[:5])
 
 
@@ -116,12 +116,11 @@ def change_key(directory: Directory) -> None:
 
 def free_twice(directory: Directory) -> None:
     for _ in range(2):
-        directory._free[directory._num_free] = 1
-        directory._num_free += 1
+        directory._numbers.give_back(entries_of(1))
 
 
 def free_in_use(directory: Directory) -> None:
-    directory._free[0], directory._num_free = 1, 1
+    directory._numbers.give_back(entries_of(1))
 
 
 def forget_free(directory: Directory) -> None:

@@ -1,8 +1,8 @@
 """Where every block is. Pure: no I/O, no threads, no clock.
 
 One entry a block, in fixed-capacity numpy columns: its key in the index, its state and pins in each tier
-(`tierstore.control.entry`), where it lies in each, and how it was used. The planner and its rooms call it
-under the engine's lock. 104 bytes an entry, policy included, at full capacity.
+(`tierstore.control.entry`), where it lies in each, how it was used and who waits for it. The planner and its
+rooms call it under the engine's lock. 108 bytes an entry, policy included, at full capacity.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 
 from tierstore.control.entry import Places, State
 from tierstore.control.index import HashIndex
+from tierstore.control.numbers import Numbers
+from tierstore.control.window import Window
 from tierstore.policy.base import BlockFacts
 from tierstore.types import Extents
 
@@ -32,12 +34,21 @@ REWRITING = np.uint8(4)
 
 _FREE, _KEYED, _DETACHED = 0, 1, 2
 
+_MENTIONS_MIN, _MENTIONS_MAX = 1 << 12, 1 << 18
+_MENTIONS_PER_ENTRY = 4
+"""Blocks that waiting requests may name, between the bounds: prompts share their heads and the queue is longer
+than what any tier holds. 57 bytes each, taken as they are used."""
+
 
 class Directory:
     """Entries, and which of them are held, detached or free.
 
     An entry is held while its key is in the index. `detach` takes the key away (delete, clear); the entry
     then lives on until no tier holds anything of it, and `release` makes it free again.
+
+    Attributes:
+        next_use: uint32[capacity]; the hint of a waiting request that an entry counts with, 0 for none.
+        window: What waits, and in which order.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -54,18 +65,19 @@ class Directory:
         self.hits = np.zeros(capacity, np.uint16)
         self.depth = np.zeros(capacity, np.uint16)
         self.flags = np.zeros(capacity, np.uint8)
+        self.next_use = np.zeros(capacity, np.uint32)
+        mentions = min(max(_MENTIONS_MIN, _MENTIONS_PER_ENTRY * capacity), _MENTIONS_MAX)
+        self.window = Window(mentions, self.next_use, self.host)
         self._tie = np.zeros(capacity, np.uint8)
-        self._free = np.zeros(capacity, np.int32)
-        self._num_free = 0
-        self._high_water = 0
+        self._numbers = Numbers(capacity)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all columns at full capacity."""
         columns = (self.host_page, self.ssd_file, self.ssd_page, self.ssd_nbytes, self.ssd_checksum)
-        usage = (self.last_use, self.hits, self.depth, self.flags, self._tie, self._free)
+        usage = (self.last_use, self.hits, self.depth, self.flags, self.next_use, self._tie)
         own = sum(column.nbytes for column in columns + usage)
-        return own + self.index.nbytes + self.host.nbytes + self.ssd.nbytes
+        return own + self._numbers.nbytes + self.index.nbytes + self.host.nbytes + self.ssd.nbytes
 
     @property
     def facts(self) -> BlockFacts:
@@ -75,17 +87,17 @@ class Directory:
     @property
     def num_entries(self) -> int:
         """Entries in use, detached ones included."""
-        return self._high_water - self._num_free
+        return self._numbers.num_used
 
     @property
     def high_water(self) -> int:
         """One more than the highest entry ever used."""
-        return self._high_water
+        return self._numbers.high_water
 
     @property
     def room(self) -> int:
         """Entries that `add` can still give."""
-        return self.capacity - self.num_entries
+        return self._numbers.room
 
     def find(self, generation: int, keys: UInt64Array) -> Int32Array:
         """Entries of uint64[n, 4] keys, -1 where a key is not held."""
@@ -93,24 +105,27 @@ class Directory:
 
     def add(self, generation: int, keys: UInt64Array) -> Int32Array:
         """New entries, ABSENT everywhere, for distinct keys that are not held. Needs `room`."""
-        count = len(keys)
-        assert count <= self.room, f"{count} entries wanted, room for {self.room}"
-        reused = min(count, self._num_free)
-        entries = np.empty(count, np.int32)
-        entries[:reused] = self._free[self._num_free - reused : self._num_free][::-1]
-        entries[reused:] = np.arange(self._high_water, self._high_water + count - reused, dtype=np.int32)
-        self._num_free -= reused
-        self._high_water += count - reused
+        entries = self._numbers.take(len(keys))
         self.index.insert(generation, keys, entries)
         self._tie[entries] = _KEYED
         self.hits[entries] = 0
         self.flags[entries] = 0
+        self.window.meet(generation, keys, entries)
         return entries
 
     def detach(self, entries: Int32Array) -> None:
         """Take held entries' keys away, so that no verb finds them any more."""
-        self.index.remove(entries)
+        self._forget_keys(entries)
         self._tie[entries] = _DETACHED
+
+    def _forget_keys(self, entries: Int32Array) -> None:
+        self.index.remove(entries)
+        awaited = entries[self.next_use[entries] > 0]
+        if len(awaited):
+            generations = self.index.generation[awaited]
+            for generation in np.unique(generations).tolist():
+                own = awaited[generations == generation]
+                self.window.part(generation, self.index.keys[own], own)
 
     def release(self, entries: Int32Array) -> None:
         """Free those of the distinct entries that no tier holds anything of and that are not free yet."""
@@ -121,10 +136,9 @@ class Directory:
         keyed = entries[bare & (ties == _KEYED)]
         bare = entries[bare]
         if len(keyed):
-            self.index.remove(keyed)
+            self._forget_keys(keyed)
         self._tie[bare] = _FREE
-        self._free[self._num_free : self._num_free + len(bare)] = bare
-        self._num_free += len(bare)
+        self._numbers.give_back(bare)
 
     def set_extents(self, entries: Int32Array, extents: Extents) -> None:
         """Remember where blocks lie on SSD."""
@@ -141,18 +155,15 @@ class Directory:
 
     def held(self, start: int, stop: int) -> Int32Array:
         """Entries in [start, stop) whose key is in the index."""
-        span = slice(start, min(stop, self._high_water))
+        span = slice(start, min(stop, self.high_water))
         keyed: Int32Array = (self._tie[span] == _KEYED).nonzero()[0].astype(np.int32)
         return keyed + np.int32(start)
 
     def check(self) -> None:
         """Assert what must hold between any two calls: free entries are bare, held ones are found."""
-        free = self._free[: self._num_free]
-        assert len(np.unique(free)) == len(free), "an entry is free twice"
-        in_use = np.ones(self._high_water, np.bool_)
-        in_use[free] = False
-        assert (in_use == (self._tie[: self._high_water] != _FREE)).all(), "the free list is not what is free"
-        span = slice(0, self._high_water)
+        span = slice(0, self.high_water)
+        in_use = self._tie[span] != _FREE
+        assert np.array_equal(in_use.nonzero()[0], self._numbers.used()), "the free list is not what is free"
         bare = (self.host.state[span] | self.ssd.state[span]) == State.ABSENT
         assert not (in_use & bare).any(), f"entries in use that no tier holds: {(in_use & bare).nonzero()[0][:8]}"
         assert not (~in_use & ~bare).any(), f"free entries that a tier holds: {(~in_use & ~bare).nonzero()[0][:8]}"
@@ -163,7 +174,8 @@ class Directory:
             assert (pins[state == State.GONE] > 0).all(), "GONE without a pin"
         gone = self.host.state[span] == State.GONE
         assert (self._tie[span][gone] == _DETACHED).all(), "GONE in the host pool but still found by its key"
-        held = self.held(0, self._high_water)
+        self.window.check(self.index)
+        held = self.held(0, self.high_water)
         for generation in np.unique(self.index.generation[held]).tolist():
             own = held[self.index.generation[held] == generation]
             assert (self.find(generation, self.index.keys[own]) == own).all(), "a held entry is not found by its key"

@@ -1,8 +1,9 @@
 """Room in the host pool: which slots are free, which blocks leave when none are. Pure; under the engine's lock.
 
 Eviction happens here, at reservation, synchronously: nobody waits for room and nothing polls for it. Each
-slot size is a class with a policy of its own. When a class whose oldest block is younger than another's
-runs short, the slab that holds the other's coldest block is drained and changes hands.
+slot size is a class with a policy of its own. Blocks that no waiting request needs go first, as the policy
+says, then those of the look-ahead window, furthest first. When a class whose oldest block is younger than
+another's runs short, the slab that holds the other's coldest block is drained and changes hands.
 """
 
 from __future__ import annotations
@@ -68,13 +69,14 @@ class HostRoom:
             self._policies.append(self._new_policy(self._directory.capacity, self._directory.facts))
         return slot_class
 
-    def take(self, slot_class: int, count: int, *, cold_before: int | None = None) -> Int32Array:
+    def take(self, slot_class: int, count: int, *, cold_before: int | None = None, after_turn: int = 0) -> Int32Array:
         """Up to `count` slots, evicting where none are free.
 
         Args:
             slot_class: Whose.
             count: Wanted.
-            cold_before: Evict only blocks last used before this tick (for prefetches); None for any.
+            cold_before: Evict only blocks last used before this tick and outside the window; None for any.
+            after_turn: Of the window evict only blocks whose turn comes later than this.
 
         Returns:
             int32[k] pool pages, k <= count.
@@ -86,12 +88,17 @@ class HostRoom:
             idle = self.slots.idle_slab(slot_class)
             if idle >= 0:
                 self.slots.begin_drain(idle, slot_class)
-                return np.concatenate([pages, self.take(slot_class, short, cold_before=cold_before)])
+                more = self.take(slot_class, short, cold_before=cold_before, after_turn=after_turn)
+                return np.concatenate([pages, more])
             victims = policy.victims(min(short, policy.num_evictable))
-            if victims is not None and cold_before is not None:
+            assert victims is not None
+            if cold_before is not None:
                 warm = self._directory.last_use[victims] >= cold_before
                 victims = victims[: int(warm.argmax())] if warm.any() else victims
-            if victims is not None and len(victims):
+            elif len(victims) < short:
+                awaited = self._directory.window.victims(slot_class, short - len(victims), after_turn=after_turn)
+                victims = np.concatenate([victims, awaited])
+            if len(victims):
                 self.evict(slot_class, victims)
                 pages = np.concatenate([pages, self.slots.take(slot_class, short)])
             if cold_before is None:
@@ -109,6 +116,9 @@ class HostRoom:
             self._metrics.add(Metric.PREFETCHED_BLOCKS, wasted, "wasted")
             directory.flags[entries] &= ~PREFETCHED
         self._free(slot_class, entries)
+        awaited = entries[directory.next_use[entries] > 0]
+        if len(awaited):
+            directory.window.evicted(awaited)
 
     def forget(self, slot_class: int, count: int) -> None:
         """Evict those of the next `count` victims that only the host holds: each makes room for another entry."""
@@ -130,6 +140,10 @@ class HostRoom:
         self._directory.host.filled(entries)
         self._directory.last_use[entries] = tick(now)
         self._policies[slot_class].insert(entries[::-1])
+        awaited = entries[self._directory.next_use[entries] > 0]
+        if len(awaited):
+            self._policies[slot_class].set_evictable(awaited, False)
+            self._directory.window.offer(awaited)
 
     def failed(self, slot_class: int, entries: Int32Array) -> None:
         """FILLING → ABSENT; the slots are free. The caller releases the entries."""
@@ -145,9 +159,28 @@ class HostRoom:
         """Undo one `pin`, or end the copy of a block that is GONE."""
         loose, gone = self._directory.host.unpin(entries)
         if len(loose):
-            self._policies[slot_class].set_evictable(loose, True)
+            self._offer(slot_class, loose)
         if len(gone):
             self._free(slot_class, gone)
+
+    def _offer(self, slot_class: int, loose: Int32Array) -> None:
+        """Let READY blocks without a pin be evicted: by age, or as the window says."""
+        awaited = self._directory.next_use[loose] > 0
+        if np.count_nonzero(awaited):
+            self._directory.window.offer(loose[awaited])
+            loose = loose[~awaited]
+        self._policies[slot_class].set_evictable(loose, True)
+
+    def await_use(self, slot_class: int, entries: Int32Array) -> None:
+        """Blocks have come into the window: age alone does not evict them any more."""
+        ready = entries[self._directory.host.state[entries] == State.READY]
+        self._policies[slot_class].set_evictable(ready, False)
+
+    def release_use(self, slot_class: int, entries: Int32Array) -> None:
+        """Blocks have left the window: their age counts again."""
+        host = self._directory.host
+        loose = (host.state[entries] == State.READY) & (host.pins[entries] == 0)
+        self._policies[slot_class].set_evictable(entries[loose], True)
 
     def touch(self, slot_class: int, entries: Int32Array, now: float, *, used: bool = True) -> None:
         """Make READY blocks, given in prefix order, the youngest, tail first; others are passed over.
@@ -236,6 +269,10 @@ class HostRoom:
         assert (self._entry_at[pages] == used).all(), "a slot does not know its block"
         num_used = sum(self.slots.used(slot_class) for slot_class in range(len(self._policies)))
         assert num_used == len(used), f"{num_used} slots are taken, {len(used)} blocks are in them"
-        evictable = int(np.count_nonzero((state == State.READY) & (directory.host.pins[: directory.high_water] == 0)))
+        span = slice(0, directory.high_water)
+        evictable = (state == State.READY) & (directory.host.pins[span] == 0) & (directory.next_use[span] == 0)
+        num_evictable = int(np.count_nonzero(evictable))
         claimed = sum(policy.num_evictable for policy in self._policies)
-        assert claimed == evictable, f"policies offer {claimed} blocks, {evictable} are READY and unpinned"
+        assert claimed == num_evictable, (
+            f"policies offer {claimed} blocks, {num_evictable} are READY, unpinned and outside the window"
+        )

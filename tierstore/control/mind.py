@@ -230,11 +230,14 @@ class Mind:
                 plan.lifts.append(job_id)
 
     def withdraw(self, plan: Plan) -> None:
-        """Drop reads that are still queued and that nobody waits for any more."""
+        """Drop reads that are still queued and that nobody waits for any more, now or in a queue."""
         for record in self.jobs.records():
             job = record.job
-            reads = isinstance(job, CopyJob) and job.src is TierName.SSD and job.dst is TierName.HOST
-            if reads and all(request.done or positions[0] >= request.stop for request, positions in record.waiters):
+            if not isinstance(job, CopyJob) or job.src is not TierName.SSD or job.dst is not TierName.HOST:
+                continue
+            if self.directory.next_use[job.entries].any():
+                continue
+            if all(request.done or positions[0] >= request.stop for request, positions in record.waiters):
                 plan.withdraws.append(job.job_id)
 
     def count_job(self, job: CopyJob, result: CopyResult) -> None:

@@ -2,7 +2,8 @@
 
 The engine calls it under its one lock and passes the time. A request is opened in slices of at most
 `SLICE_BLOCKS`, so that no lock hold grows with the request; after every verb and result the engine calls
-`tend` while it answers that more is due. Stories: `gets`, `puts`, `prefetch`, `flushes`; shared state: `mind`.
+`tend` while it answers that more is due. Stories: `gets`, `puts`, `prefetch`, `lookahead`, `flushes`; shared
+state: `mind`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tierstore.control.flushes import NO_LIFE, Flushes
 from tierstore.control.gets import Gets
 from tierstore.control.host_room import HostRoom
 from tierstore.control.jobs import JobTable
+from tierstore.control.lookahead import Lookahead
 from tierstore.control.mind import Limits, Mind
 from tierstore.control.prefetch import Prefetches
 from tierstore.control.puts import Puts
@@ -42,6 +44,9 @@ from tierstore.types import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tierstore.control.lookahead import Waiting
     from tierstore.control.slabs import SlotAllocator
     from tierstore.metrics import Metrics
     from tierstore.policy.base import AdmissionPolicy, NewPolicy
@@ -90,6 +95,7 @@ class Planner:
         self._gets = Gets(self._mind, self._write_back)
         self._puts = Puts(self._mind, self._write_back)
         self._prefetches = Prefetches(self._mind)
+        self._lookahead = Lookahead(self._mind)
         self._flushes = Flushes(self._mind)
         self._lives: dict[int, Life] = {}
         self._upkeep = Upkeep(self._mind, self._lives)
@@ -120,6 +126,7 @@ class Planner:
 
     def end_life(self, number: int) -> None:
         """End a generation: no verb sees its blocks from now on; `tend` drops them in slices, and then the life."""
+        self._lookahead.end_life(number)
         self._upkeep.reap(self._lives[number])
 
     def get(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
@@ -153,6 +160,24 @@ class Planner:
         return self._requests.open(
             self._prefetches, self._life(number), hashes, deadline=deadline, priority=Priority.PREFETCH
         )
+
+    def hint(
+        self, session_id: int, number: int, now: float, *, added: Sequence[Waiting] = (), removed: Sequence[int] = ()
+    ) -> Plan:
+        """Take in which requests wait in an engine; returns reads ahead of them. See `Lookahead.hint`."""
+        assert sum(len(hashes) for _rank, hashes in added) <= SLICE_BLOCKS, "a hint is larger than a slice"
+        plan, life = Plan(), self._life(number)
+        self._lookahead.hint(session_id, life, () if self._is_over(life) else added, removed)
+        self._lookahead.leave(plan)
+        self._lookahead.pump(plan)
+        return self._closed(plan)
+
+    def end_session(self, session_id: int, now: float) -> Plan:
+        """An engine has gone: what waited in it counts no longer; `tend` takes it out of the window in slices."""
+        self._lookahead.end_session(session_id)
+        plan = Plan()
+        self._lookahead.pump(plan)
+        return self._closed(plan)
 
     def delete(self, number: int, hashes: UInt8Array) -> Request | None:
         """Open a delete of uint8[n, 32] distinct hashes."""
@@ -221,11 +246,13 @@ class Planner:
             mind.wake(record, plan, now)
         self._flushes.ended(record, plan)
         self._prefetches.pump(plan, now)
+        self._lookahead.pump(plan)
         return self._closed(plan)
 
     def gauge(self) -> None:
         """Bring the gauges of the metrics up to date; costs a pass over the pins."""
         self._mind.gauge()
+        self._lookahead.gauge()
 
     def cancel(self, request_id: RequestId, now: float) -> Plan:
         """Withdraw a request; it ends at once, or when the last copy that touches the caller's memory has."""
@@ -251,12 +278,13 @@ class Planner:
         """One bounded slice of upkeep; whether more is due at once."""
         plan = Plan()
         more = self._upkeep.step(plan, now)
+        more = self._lookahead.leave(plan) or more
         return self._closed(plan), more
 
     def _closed(self, plan: Plan) -> Plan:
         for finished in plan.finished:
             self._requests.close(finished.request_id)
-        plan.due = self._upkeep.due
+        plan.due = self._upkeep.due or self._lookahead.due
         return plan
 
     def check(self) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
     from tierstore.types import Generation, Int32Array, Int64Array, Plan, Priority, UInt8Array, UInt64Array
 
-__all__ = ["Life", "Request", "RequestTable", "Story"]
+__all__ = ["Life", "Request", "RequestTable", "Story", "new_request"]
 
 _DEADLINES_SPARE = 64
 """Deadlines of ended requests that are not worth looking for."""
@@ -119,6 +119,33 @@ class Request:
         return int((self.outcomes != Outcome.OK).argmax()) if np.count_nonzero(self.outcomes) else len(self)
 
 
+def new_request(
+    request_id: RequestId,
+    story: Story,
+    life: Life,
+    hashes: UInt8Array,
+    *,
+    priority: Priority,
+    deadline: float = math.inf,
+) -> Request:
+    """A request for uint8[n, 32] hashes of which nothing is known yet."""
+    count = len(hashes)
+    return Request(
+        request_id=request_id,
+        story=story,
+        life=life,
+        hashes=hashes,
+        parents=hashes,
+        deadline=deadline,
+        priority=priority,
+        durable=False,
+        entries=np.full(count, -1, np.int32),
+        outcomes=np.full(count, Outcome.MISS, np.uint8),
+        ready=np.zeros(count, np.bool_),
+        stop=count,
+    )
+
+
 class RequestTable:
     """Every request that has not ended, and their deadlines."""
 
@@ -138,21 +165,7 @@ class RequestTable:
         if len(self._requests) >= self._requests_max:
             return None
         self._last_id += 1
-        count = len(hashes)
-        request = Request(
-            request_id=RequestId(self._last_id),
-            story=story,
-            life=life,
-            hashes=hashes,
-            parents=hashes,
-            deadline=deadline,
-            priority=priority,
-            durable=False,
-            entries=np.full(count, -1, np.int32),
-            outcomes=np.full(count, Outcome.MISS, np.uint8),
-            ready=np.zeros(count, np.bool_),
-            stop=count,
-        )
+        request = new_request(RequestId(self._last_id), story, life, hashes, deadline=deadline, priority=priority)
         self._requests[request.request_id] = request
         if deadline < math.inf:
             heapq.heappush(self._deadlines, (deadline, request.request_id))

@@ -1,9 +1,9 @@
 """Room on SSD: the ledger of chunk files, and which file goes when room is short. Pure; under the engine's lock.
 
 Files go first in, first out, whole. The tier's write worker decides where a block lies and reports it; this
-ledger remembers which blocks each file holds. When a file's turn has come its hot blocks, those used since
-they were written, are written again first (at most half of it, so that room is won), the others are
-forgotten, and the file goes once no read and no rewrite is left in it.
+ledger remembers which blocks each file holds. When a file's turn has come its hot blocks, those that a waiting
+request needs and those used since they were written, are written again first (at most half of it, so that
+room is won), the others are forgotten, and the file goes once no read and no rewrite is left in it.
 """
 
 from __future__ import annotations
@@ -198,9 +198,10 @@ class SsdRoom:
     def _keep_hot(self, ledger: _Ledger, live: Int32Array) -> Int32Array:
         """Forget the cold ones of some blocks; the hot ones are marked and returned."""
         directory = self._directory
-        used = live[(directory.hits[live] > 0) & (directory.ssd.pins[live] == 0)]
-        latest_first = np.argsort(~directory.last_use[used], kind="stable")
-        hot: Int32Array = used[latest_first][: max(0, ledger.num_blocks // 2 - ledger.num_rewritten)]
+        awaited = directory.next_use[live] > 0
+        used = live[((directory.hits[live] > 0) | awaited) & (directory.ssd.pins[live] == 0)]
+        order = np.lexsort((~directory.last_use[used], directory.next_use[used] == 0))
+        hot: Int32Array = used[order][: max(0, ledger.num_blocks // 2 - ledger.num_rewritten)]
         ledger.num_rewritten += len(hot)
         directory.flags[hot] |= REWRITING
         cold = np.setdiff1d(live, hot, assume_unique=True)

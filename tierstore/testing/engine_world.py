@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.entry import State
+from tierstore.control.index import as_keys
 from tierstore.control.mind import Limits
 from tierstore.control.planner import Planner
 from tierstore.control.slabs import SlotAllocator
@@ -137,6 +139,18 @@ class EngineWorld:
         number, deadline = self.generations[layout].number, self.clock.now + within
         return self._start(lambda planner: planner.prefetch(number, hashes, deadline), len(hashes), layout)
 
+    def hint(
+        self,
+        added: Iterable[tuple[int, UInt8Array]] = (),
+        removed: Sequence[int] = (),
+        *,
+        layout: int = 0,
+        session_id: int = 0,
+    ) -> None:
+        """Say which requests wait."""
+        self.engine.hint(session_id, self.generations[layout].number, list(added), removed)
+        self.check()
+
     def flush(self) -> Transfer:
         """Begin a flush."""
         return self._start(lambda planner: planner.flush(), 1, 0)
@@ -169,6 +183,13 @@ class EngineWorld:
     def presence(self, hashes: UInt8Array, *, layout: int = 0) -> list[Presence]:
         """What is known of each block."""
         return self.engine.presence(self.generations[layout].number, hashes)
+
+    def num_in_host(self, hashes: UInt8Array, *, layout: int = 0) -> int:
+        """How many blocks are READY in the host pool."""
+        with self.engine.planning() as planner:
+            directory = planner.directory
+            entries = directory.find(self.generations[layout].number, as_keys(hashes))
+            return int(np.count_nonzero(directory.host.state[entries[entries >= 0]] == State.READY))
 
     def keep_on_ssd(self, hashes: UInt8Array, *, layout: int = 0, usage: Usage | None = None) -> None:
         """Make blocks known that an earlier run left on SSD, used as it says; where it is None, never."""

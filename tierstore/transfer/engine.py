@@ -9,21 +9,24 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.lookahead import hint_slices
 from tierstore.control.planner import SLICE_BLOCKS
 from tierstore.errors import ClosedError
 from tierstore.shield import Shielded, unshielded
 from tierstore.transfer.base import ended
 from tierstore.transfer.future import Transfer
 from tierstore.transfer.timer import Timer
-from tierstore.types import CopyJob, Outcome, TierName, Usage
+from tierstore.types import Outcome, Usage
 
 if TYPE_CHECKING:
+    from tierstore.control.lookahead import Waiting
     from tierstore.control.planner import Planner
     from tierstore.control.requests import Request
     from tierstore.transfer.base import CallerMemory
@@ -184,6 +187,25 @@ class Engine:
             self._run(plan)
         if deadline < math.inf and not transfer.done():
             self._timer.arm(deadline)
+
+    def hint(self, session_id: int, number: int, added: Sequence[Waiting], removed: Sequence[int]) -> None:
+        """See `Lookahead.hint`; in slices. Never waits for a copy."""
+        self._check_open()
+        for piece in hint_slices(added, SLICE_BLOCKS):
+            self._tell(partial(self._planner.hint, session_id, number, added=piece, removed=removed))
+            removed = ()
+
+    def end_session(self, session_id: int) -> None:
+        """See `Planner.end_session`; returns once nothing of it counts."""
+        self._tell(partial(self._planner.end_session, session_id))
+
+    def _tell(self, decide: Callable[[float], Plan]) -> None:
+        def tell() -> None:
+            with self._lock:
+                plan = decide(self._clock())
+            self._run(plan)
+
+        self._shield(tell)
 
     def _run(self, plan: Plan) -> None:
         """Carry a plan out. A job that its link has no room for ends REJECTED at once."""

@@ -1,0 +1,228 @@
+"""How look-ahead goes: engines tell which requests wait, nearest first; what they need is kept, and fetched early.
+
+    hint:   requests join the queue or leave it, a slice at a time; their blocks join the window or leave it
+    pump:   blocks that only SSD holds are read ahead in the order of the queue, into slots that nobody needs
+            sooner, within the budget of prefetches and for as many requests as the pool has room for
+    leave:  what waited is exposed to eviction by age again, unless another request names it
+
+A session is one engine's queue; several take turns, a request each, so that a long queue does not push a
+short one back (start-time fair queueing; Goyal, Vin and Cheng 1996). The order of eviction is the idea of
+AttentionStore (Gao et al., USENIX ATC 2024). Pure; called by the planner.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from tierstore.control.entry import State
+from tierstore.control.mind import NO_REQUEST
+from tierstore.control.requests import new_request
+from tierstore.errors import RankError
+from tierstore.metrics import Metric
+from tierstore.types import Priority
+
+if TYPE_CHECKING:
+    from tierstore.control.jobs import JobRecord
+    from tierstore.control.mind import Mind
+    from tierstore.control.requests import Life, Request
+    from tierstore.control.window import Hint
+    from tierstore.types import Int64Array, Outcome, Plan, UInt8Array
+
+    Waiting: TypeAlias = tuple[int, UInt8Array]
+    """The rank of a waiting request, and uint8[n, 32] hashes."""
+
+__all__ = ["Lookahead", "hint_slices"]
+
+_LEAVE_BLOCKS = 512
+"""Blocks that leave the window in one lock hold."""
+
+_PREFETCH_SHARE = 0.5
+"""Share of the pool for which waiting requests are read ahead: what puts and gets need now comes from the rest."""
+
+
+def hint_slices(added: Iterable[Waiting], slice_blocks: int) -> Iterator[list[Waiting]]:
+    """Cut waiting requests into lists of at most `slice_blocks` hashes, one at least; a rank may go on in the next."""
+    piece: list[Waiting] = []
+    room = slice_blocks
+    for rank, hashes in added:
+        for first in range(0, len(hashes), slice_blocks):
+            part = hashes[first : first + slice_blocks]
+            if len(part) > room:
+                yield piece
+                piece, room = [], slice_blocks
+            piece.append((rank, part))
+            room -= len(part)
+    yield piece
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """One engine's queue."""
+
+    last_rank: int = -1
+    last_turn: int = 0
+    waiting: dict[int, list[Hint]] = field(default_factory=dict)
+
+
+class Lookahead:
+    """The queues of all sessions, as one."""
+
+    verb = ""
+
+    def __init__(self, mind: Mind) -> None:
+        self._mind = mind
+        self._window = mind.directory.window
+        self._sessions: dict[int, _Session] = {}
+        self._turns: list[int] = []  # of waiting requests, ascending
+        self._turn_now = 0
+        self._waiting_nbytes = 0
+        self._leaving: deque[Hint] = deque()
+
+    def gauge(self) -> None:
+        """Bring the gauges up to date."""
+        self._mind.metrics.set(Metric.WAITING_REQUESTS, len(self._turns))
+        self._mind.metrics.set(Metric.WINDOW_BLOCKS, self._window.num_blocks)
+
+    @property
+    def due(self) -> bool:
+        """Whether hints are left that `leave` has not taken out of the window yet."""
+        return bool(self._leaving)
+
+    def hint(self, session_id: int, life: Life, added: Sequence[Waiting], removed: Sequence[int]) -> None:
+        """Take in how a queue has changed.
+
+        Args:
+            session_id: Whose queue, in the caller's own numbering; the first hint begins it.
+            life: Of the blocks.
+            added: (rank, uint8[n, 32] distinct hashes in prefix order) of waiting requests, nearest first; in one
+                lock hold a slice of hashes, see `hint_slices`. Ranks only grow; the newest one may be named again
+                with the blocks that follow.
+            removed: Ranks that wait no longer: given up, or started and their get is open. Unknown ones are passed
+                over. They leave the window by `leave`.
+
+        Raises:
+            RankError: A rank is older than the newest of its session, or of two namespaces; those before it count.
+        """
+        self._remove(session_id, removed)
+        for rank, hashes in added:
+            self._add(session_id, life, rank, hashes)
+
+    def _add(self, session_id: int, life: Life, rank: int, hashes: UInt8Array) -> None:
+        session = self._sessions.setdefault(session_id, _Session())
+        hints = session.waiting.get(rank, [])
+        if rank < session.last_rank or (hints and hints[0].request.life is not life):
+            raise RankError(
+                f"rank {rank} of session {session_id} comes after rank {session.last_rank}; ranks only grow, and the "
+                "blocks of one are of one namespace"
+            )
+        if rank == session.last_rank and not hints:
+            return  # it has left meanwhile
+        if not hints:
+            session.last_rank = rank
+            session.last_turn = max(session.last_turn, self._turn_now) + 1
+            session.waiting[rank] = hints
+            insort(self._turns, session.last_turn)
+        mind = self._mind
+        fits = min(len(hashes), self._window.room)
+        mind.metrics.add(Metric.UNHINTED_BLOCKS, len(hashes) - fits)
+        request = new_request(NO_REQUEST, self, life, hashes[:fits], priority=Priority.PREFETCH)
+        entries = mind.directory.find(life.number, request.keys)
+        hint, fresh = self._window.add(request, session.last_turn, entries, hints[-1] if hints else None)
+        hints.append(hint)
+        self._waiting_nbytes += fits * life.block_nbytes
+        mind.host.await_use(life.slot_class, fresh)
+
+    def _remove(self, session_id: int, ranks: Iterable[int]) -> None:
+        session = self._sessions.get(session_id)
+        if session is None:
+            return
+        for rank in ranks:
+            hints = session.waiting.pop(rank, [])
+            if hints:
+                self._turns.pop(bisect_left(self._turns, hints[0].turn))
+                self._turn_now = max(self._turn_now, hints[0].turn)
+            for hint in hints:
+                self._waiting_nbytes -= len(hint.request) * hint.request.life.block_nbytes
+                hint.request.done = True
+            self._leaving.extend(hints)
+
+    def end_session(self, session_id: int) -> None:
+        """An engine has gone: its queue goes with it."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            self._remove(session_id, list(session.waiting))
+            del self._sessions[session_id]
+
+    def end_life(self, number: int) -> None:
+        """A generation has ended: nothing of it will come."""
+        for session_id, session in self._sessions.items():
+            ranks = [rank for rank, hints in session.waiting.items() if hints[0].request.life.number == number]
+            self._remove(session_id, ranks)
+
+    def leave(self, plan: Plan) -> bool:
+        """Take a bounded number of hints that have left out of the window; whether more are left."""
+        budget = _LEAVE_BLOCKS
+        while self._leaving and budget > 0:
+            hint = self._leaving.popleft()
+            budget -= max(1, len(hint.request))
+            released = self._window.remove(hint)
+            self._mind.host.release_use(hint.request.life.slot_class, released)
+        if budget < _LEAVE_BLOCKS and self._mind.prefetch_inflight_nbytes:
+            self._mind.withdraw(plan)
+        return self.due
+
+    def pump(self, plan: Plan) -> None:
+        """Read ahead in the order of the queue until budget, slots or the requests within reach are used up."""
+        mind = self._mind
+        if mind.ssd is None:
+            return
+        while (hint := self._window.nearest()) is not None:
+            hint.whole = hint.previous is None or hint.previous.whole
+            if hint.whole:
+                budget_nbytes = mind.limits.prefetch_inflight_nbytes_max - mind.prefetch_inflight_nbytes
+                if budget_nbytes < hint.request.life.block_nbytes or not self._within_reach(hint):
+                    return
+                if not self._fetch(hint, budget_nbytes // hint.request.life.block_nbytes, plan):
+                    return
+            self._window.fetched()
+
+    def _within_reach(self, hint: Hint) -> bool:
+        """Whether its share of the pool has room for this one and those before it, of the mean size of all."""
+        slots = self._mind.host.slots
+        pool_nbytes = slots.capacity_slabs * slots.slab_nbytes
+        ahead = bisect_left(self._turns, hint.turn)
+        return not ahead or (ahead + 1) * self._waiting_nbytes <= _PREFETCH_SHARE * pool_nbytes * len(self._turns)
+
+    def _fetch(self, hint: Hint, count_max: int, plan: Plan) -> bool:
+        """Read the first blocks of a hint that only SSD holds; False where it must be looked at again."""
+        mind, request = self._mind, hint.request
+        slot_class = request.life.slot_class
+        entries = self._window.entries(hint)
+        host, ssd = mind.states(entries)
+        usable = (host == State.READY) | (host == State.FILLING) | (ssd == State.READY)
+        run = len(usable) if usable.all() else int(usable.argmin())
+        hint.whole = run == len(usable)
+        missing = (host[:run] == State.ABSENT).nonzero()[0]
+        if not len(missing):
+            return True
+        pages = mind.host.take(slot_class, min(len(missing), count_max), after_turn=hint.turn)
+        read = missing[: len(pages)]
+        if len(read):
+            request.entries[read] = entries[read]
+            mind.host.occupy(entries[read], pages)
+            mind.prefetch_inflight_nbytes += len(read) * request.life.block_nbytes
+            mind.read_jobs(request, read, Priority.PREFETCH, plan)
+        return len(read) == len(missing)
+
+    def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
+        """Nothing is opened block by block: `pump` looks at the queue as a whole."""
+
+    def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
+        """What came is kept by the window; what did not is read when it is asked for."""
+
+    def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
+        """Nobody waits for a hint; it leaves with its rank."""

@@ -1,0 +1,279 @@
+"""The look-ahead window: which blocks waiting requests will need, the nearest first. Pure; held by the directory.
+
+A request that waits in an engine is kept as hints of at most a slice of its blocks each, ordered by turn. A
+block that several of them name counts with the first; the others are remembered, in order of arrival, so
+that it passes to the next when that one leaves. The directory's column `next_use` names the hint that a held
+block counts with, 0 for none; hashes it does not hold wait here until it does. The window decides who of its
+blocks would go first and who should come first; it moves nothing and evicts nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.entry import State
+from tierstore.control.index import HashIndex
+from tierstore.control.numbers import Numbers
+
+if TYPE_CHECKING:
+    from tierstore.control.entry import Places
+    from tierstore.control.requests import Request
+    from tierstore.types import Int32Array, UInt32Array, UInt64Array
+
+__all__ = ["Hint", "Window"]
+
+
+@dataclass(slots=True, eq=False)
+class Hint:
+    """Up to a slice of the blocks that a waiting request will ask for.
+
+    Attributes:
+        number: Unique in one run, from 1; later ones are higher.
+        turn: When the request's turn comes; smaller is sooner.
+        request: The blocks, and the reads that fetch them.
+        slots: int32[n]; where the window keeps each block.
+        mentions: int32[n]; that this hint names it.
+        previous: The hint of the same request before it.
+        whole: Whether every block of it could be fetched when that was tried last.
+        offered: It is listed among those that may hold evictable blocks.
+        wanted: It is listed among those that may have blocks to fetch.
+    """
+
+    number: int
+    turn: int
+    request: Request
+    slots: Int32Array
+    mentions: Int32Array
+    previous: Hint | None
+    whole: bool = True
+    offered: bool = False
+    wanted: bool = False
+
+
+class Window:
+    """Hinted blocks and who waits for them.
+
+    Args:
+        capacity: Mentions of blocks it can hold; of what goes beyond nothing is remembered.
+        next_use: uint32 column of the directory, kept up to date here.
+        host: The directory's host places; read alone.
+    """
+
+    def __init__(self, capacity: int, next_use: UInt32Array, host: Places) -> None:
+        self._next_use = next_use
+        self._host = host
+        self._index = HashIndex(capacity)
+        self._slots = Numbers(capacity)
+        self._entry = np.zeros(capacity, np.int32)  # entry + 1; 0 where the directory does not hold the block
+        self._first = np.zeros(capacity, np.int32)  # mention + 1
+        self._last = np.zeros(capacity, np.int32)
+        self._mentions = Numbers(capacity)
+        self._hint = np.zeros(capacity, np.uint32)
+        self._turn = np.zeros(capacity, np.uint32)
+        self._following = np.zeros(capacity, np.int32)  # mention + 1
+        self._over = np.zeros(capacity, np.bool_)
+        self._hints: dict[int, Hint] = {}
+        self._last_number = 0
+        self._furthest: dict[int, list[tuple[int, int, Hint]]] = {}
+        self._nearest: list[tuple[int, int, Hint]] = []
+
+    @property
+    def room(self) -> int:
+        """Mentions that `add` can still take."""
+        return self._mentions.room
+
+    @property
+    def num_blocks(self) -> int:
+        """Distinct blocks in the window, whether the directory holds them or not."""
+        return self._slots.num_used
+
+    def add(self, request: Request, turn: int, entries: Int32Array, previous: Hint | None) -> tuple[Hint, Int32Array]:
+        """Enter distinct blocks of a waiting request. Needs `room`.
+
+        Args:
+            request: Whose, in prefix order.
+            turn: When it comes.
+            entries: int32[n]; the directory's, -1 where it does not hold a block.
+            previous: The hint of the blocks before these.
+
+        Returns:
+            The hint, and the entries that were in no window before: none of them may be evicted by age.
+        """
+        self._last_number += 1
+        number = self._last_number
+        slots = self._open_slots(request.life.number, request.keys, entries)
+        mentions = self._mentions.take(len(slots))
+        self._hint[mentions] = number
+        self._turn[mentions] = turn
+        self._over[mentions] = False
+        links, heads = mentions + np.int32(1), self._first[slots]
+        alone = heads == 0
+        first = alone | (self._turn[heads - 1] > turn)
+        self._following[mentions] = np.where(first, heads, 0)
+        self._first[slots[first]] = links[first]
+        self._last[slots[alone]] = links[alone]
+        behind = slots[~first]
+        self._following[self._last[behind] - 1] = links[~first]
+        self._last[behind] = links[~first]
+        hint = self._hints[number] = Hint(number, turn, request, slots, mentions, previous)
+        held = self._held(slots[first])
+        fresh = held[self._next_use[held] == 0]
+        self._next_use[held] = number
+        self.offer(held)
+        self._want(hint)
+        return hint, fresh
+
+    def _open_slots(self, generation: int, keys: UInt64Array, entries: Int32Array) -> Int32Array:
+        slots = self._index.find(generation, keys)
+        new = slots < 0
+        fresh = self._slots.take(int(np.count_nonzero(new)))
+        self._index.insert(generation, keys[new], fresh)
+        self._entry[fresh] = entries[new] + 1
+        slots[new] = fresh
+        return slots
+
+    def remove(self, hint: Hint) -> Int32Array:
+        """A hint has left: its blocks pass to the next that names them; returns the entries that nobody names."""
+        del self._hints[hint.number]
+        self._over[hint.mentions] = True
+        slots = hint.slots
+        before, pending = self._first[slots], slots
+        while len(pending):
+            heads = self._first[pending]
+            over = heads > 0
+            over &= self._over[heads - 1]
+            pending = pending[over]
+            ended = heads[over] - np.int32(1)
+            self._first[pending] = self._following[ended]
+            self._mentions.give_back(ended)
+        after = self._first[slots]
+        passed = slots[(after != before) & (after != 0)]
+        taken = passed[self._entry[passed] > 0]
+        self._next_use[self._entry[taken] - 1] = self._hint[self._first[taken] - 1]
+        self.offer(self._entry[taken] - np.int32(1))
+        return self._close_slots(slots[after == 0])
+
+    def _close_slots(self, slots: Int32Array) -> Int32Array:
+        left = self._held(slots)
+        self._next_use[left] = 0
+        self._last[slots] = 0
+        self._entry[slots] = 0
+        self._index.remove(slots)
+        self._slots.give_back(slots)
+        return left
+
+    def _held(self, slots: Int32Array) -> Int32Array:
+        entries = self._entry[slots]
+        held: Int32Array = entries[entries > 0] - np.int32(1)
+        return held
+
+    def meet(self, generation: int, keys: UInt64Array, entries: Int32Array) -> None:
+        """The directory holds new blocks: those that were waited for are in the window from now on."""
+        self._next_use[entries] = 0
+        if not self._hints:
+            return
+        slots = self._index.find(generation, keys)
+        known = (slots >= 0).nonzero()[0]
+        slots, entries = slots[known], entries[known]
+        self._entry[slots] = entries + np.int32(1)
+        self._next_use[entries] = self._hint[self._first[slots] - 1]
+
+    def part(self, generation: int, keys: UInt64Array, entries: Int32Array) -> None:
+        """The directory holds blocks of the window no longer; they wait here again."""
+        self._next_use[entries] = 0
+        self._entry[self._index.find(generation, keys)] = 0
+
+    def entries(self, hint: Hint) -> Int32Array:
+        """int32[n]; where the directory holds a hint's blocks, -1 where it does not."""
+        return self._entry[hint.slots] - np.int32(1)
+
+    def offer(self, entries: Int32Array) -> None:
+        """Blocks of the window, given by entry, may have become evictable."""
+        if not self._hints:
+            return
+        for number in np.unique(self._next_use[entries]).tolist():
+            hint = self._hints.get(number)
+            if hint is not None and not hint.offered:
+                hint.offered = True
+                furthest = self._furthest.setdefault(hint.request.life.slot_class, [])
+                self._list(furthest, (-hint.turn, -hint.number, hint))
+
+    def victims(self, slot_class: int, count: int, *, after_turn: int = 0) -> Int32Array:
+        """Up to `count` evictable blocks of the window, furthest and tail first, of turns after one alone.
+
+        They stay named until they are evicted.
+        """
+        furthest, found = self._furthest.get(slot_class, []), [np.empty(0, np.int32)]
+        while furthest and count and -furthest[0][0] > after_turn:
+            hint = furthest[0][2]
+            entries = self.entries(hint)
+            entries = entries[entries >= 0]
+            loose = self._next_use[entries] == hint.number
+            loose &= self._host.state[entries] == State.READY
+            loose &= self._host.pins[entries] == 0
+            own = entries[loose][::-1]
+            found.append(own[:count])
+            if len(own) > count:
+                break
+            count -= len(own)
+            heapq.heappop(furthest)
+            hint.offered = False
+        return np.concatenate(found)
+
+    def evicted(self, entries: Int32Array) -> None:
+        """Blocks of the window have left the host pool: they may be fetched again when there is room."""
+        for number in np.unique(self._next_use[entries]).tolist():
+            hint = self._hints.get(number)
+            if hint is not None:
+                self._want(hint)
+
+    def _want(self, hint: Hint) -> None:
+        if not hint.wanted:
+            hint.wanted = True
+            self._list(self._nearest, (hint.turn, hint.number, hint))
+
+    def _list(self, heap: list[tuple[int, int, Hint]], row: tuple[int, int, Hint]) -> None:
+        """Add a row to a heap; those of hints that have left go in bulk, once they are the most."""
+        if len(heap) > 2 * len(self._hints):
+            heap[:] = [row for row in heap if row[2].number in self._hints]
+            heapq.heapify(heap)
+        heapq.heappush(heap, row)
+
+    def nearest(self) -> Hint | None:
+        """The hint of the nearest turn that may have blocks to fetch."""
+        while self._nearest and self._nearest[0][2].request.done:
+            self.fetched()
+        return self._nearest[0][2] if self._nearest else None
+
+    def fetched(self) -> None:
+        """Nothing is left to fetch for the `nearest` hint."""
+        heapq.heappop(self._nearest)[2].wanted = False
+
+    def check(self, index: HashIndex) -> None:
+        """Assert that every list is whole and that the column says what the lists say.
+
+        Args:
+            index: The directory's.
+        """
+        slots = self._slots.used()
+        heads = self._first[slots]
+        assert (heads > 0).all(), "a block is in the window and nobody waits for it"
+        assert not self._over[heads - 1].any(), "a block counts with a hint that has left"
+        held = slots[self._entry[slots] > 0]
+        entries = self._entry[held] - 1
+        assert (self._next_use[entries] == self._hint[self._first[held] - 1]).all(), "next_use is not the first hint"
+        assert np.count_nonzero(self._next_use) == len(entries), "next_use of a block that nobody waits for"
+        assert (self._index.keys[held] == index.keys[entries]).all(), "a slot of the window holds another block's entry"
+        loose = (self._host.state[entries] == State.READY) & (self._host.pins[entries] == 0)
+        for number in np.unique(self._next_use[entries[loose]]).tolist():
+            assert self._hints[number].offered, f"hint {number} has evictable blocks and is not listed"
+        links, num_mentions = self._first[slots], 0
+        while len(links):
+            num_mentions += len(links)
+            links = self._following[links - 1]
+            links = links[links > 0]
+        assert num_mentions == self._mentions.num_used, f"{num_mentions} of {self._mentions.num_used} mentions listed"
