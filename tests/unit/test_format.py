@@ -16,13 +16,16 @@ from tierstore.testing.ssd_world import SsdWorld
 from tierstore.types import PAGE_NBYTES, Outcome
 
 ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests" / "data" / "format1" / "folder"
+GOLDEN = ROOT / "tests" / "data" / "format1" / "folder-pairs"
+BEFORE = GOLDEN.with_name("folder")
+"""Of the time when each tombstone was written once."""
+
 ARRAY = "arrays/db26bee5e8d7d72e794e69e1228fa31661f4f46a21a7f28d516e8598a222680a-raw"
 SUFFIX = ".bin"
 """Behind the name of each golden file."""
 
-FILE_NBYTES = 10 * PAGE_NBYTES
-"""Room for four blocks of 100 bytes, or for three and a tombstone."""
+FILE_NBYTES = 12 * PAGE_NBYTES
+"""Room for five blocks of 100 bytes, or for three and the two tombstones of a deletion."""
 
 
 def small_world() -> SsdWorld:
@@ -38,14 +41,14 @@ def paths(disk: SimDisk, folder: str = "") -> list[str]:
     return [path for path in found if path != "LOCK"]
 
 
-def golden_files() -> dict[str, bytes]:
-    """What lies in the golden folder, by path."""
-    found = {path.relative_to(GOLDEN): path.read_bytes() for path in GOLDEN.rglob(f"*{SUFFIX}")}
+def golden_files(golden: Path = GOLDEN) -> dict[str, bytes]:
+    """What lies in a golden folder, by path."""
+    found = {path.relative_to(golden): path.read_bytes() for path in golden.rglob(f"*{SUFFIX}")}
     return {str(path).removesuffix(SUFFIX): content for path, content in found.items()}
 
 
 def written_folder(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Three blocks and a tombstone in a sealed file, and a block in an open one: every byte, by path."""
+    """Three blocks and two tombstones in a sealed file, and a block in an open one: every byte, by path."""
     numbers = count(1)
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers)))
     world = small_world()
@@ -64,9 +67,10 @@ def test_what_is_written_is_the_golden_folder(monkeypatch: pytest.MonkeyPatch) -
         assert written[path] == content, path
 
 
-def test_the_golden_folder_is_read(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("golden", [GOLDEN, BEFORE], ids=lambda golden: golden.name)
+def test_a_golden_folder_is_read(golden: Path, caplog: pytest.LogCaptureFixture) -> None:
     world = small_world()
-    for path, content in golden_files().items():
+    for path, content in golden_files(golden).items():
         world.sim.create(path, len(content)).close()
         world.sim.replace(path, content)
     before = paths(world.sim)
@@ -83,15 +87,15 @@ def test_the_golden_folder_is_read(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_worked_example_shows_the_golden_trailer_and_index() -> None:
-    end = golden_files()[f"{ARRAY}/c.0.0"][-(64 + 4 * 16 + 4) :]
+    end = golden_files()[f"{ARRAY}/c.0.0"][-(64 + 5 * 16 + 4) :]
     text = (ROOT / "docs" / "format.md").read_text("utf-8")
     lines = re.findall(r"^\+([0-9a-f]{4})((?:  [0-9a-f]{2}(?: [0-9a-f]{2})*){1,2})(?:  |$)", text, re.MULTILINE)
-    assert len(lines) == 9
+    assert len(lines) == 10
     for offset, row in lines:
         assert end[int(offset, 16) :][: len(bytes.fromhex(row))] == bytes.fromhex(row), offset
 
 
 def test_the_golden_index_points_at_the_blocks() -> None:
     content = golden_files()[f"{ARRAY}/c.0.0"]
-    index = np.frombuffer(content[-4 - 16 * 4 : -4], "<u8").reshape(4, 2).tolist()
-    assert index == [[4096, 104], [12_288, 104], [20_480, 104], [2**64 - 1, 2**64 - 1]]
+    index = np.frombuffer(content[-4 - 16 * 5 : -4], "<u8").reshape(5, 2).tolist()
+    assert index == [[4096, 104], [12_288, 104], [20_480, 104], *[[2**64 - 1, 2**64 - 1]] * 2]

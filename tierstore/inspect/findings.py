@@ -28,6 +28,8 @@ class Fault(StrEnum):
     """The header page differs from its copy in the key table; the payload is right."""
     PAYLOAD = "payload"
     """The payload differs from its checksum."""
+    COPY = "copy"
+    """One of the two records of a deletion is damaged; the other one is whole."""
     ENCODING = "encoding"
     """The payload is as it was written and does not decode."""
     MISFIT = "misfit"

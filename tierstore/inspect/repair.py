@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ArrayMend", "FileMend", "Mend", "plan_repair"]
 
-_DROPPED = (Fault.PAYLOAD, Fault.ENCODING, Fault.MISFIT)
+_DROPPED = (Fault.PAYLOAD, Fault.COPY, Fault.ENCODING, Fault.MISFIT)
 _WIPED = (*_DROPPED, Fault.STRAY)
 _WIPE_PAGES = 1024
 
@@ -96,6 +96,8 @@ class FileMend:
             return
         for finding in self.report.findings:
             what = f"block {finding.block_hash}" if finding.block_hash else "a record of deletions, which are undone"
+            if finding.fault is Fault.COPY:
+                what = "one of the two records of a deletion"
             if finding.fault is Fault.HEADER:
                 yield f"{path} page {finding.page}: write the header again from its copy"
             elif finding.fault in _DROPPED:

@@ -20,7 +20,15 @@ from tierstore.inspect.folder import FolderArray, FolderFile
 from tierstore.tiers.fetching import RecordFetcher, Wanted, cut_runs, pages_to_read
 from tierstore.tiers.footer import Keys, footer_nbytes, keys_of, pack_footer, read_footer
 from tierstore.tiers.frame import Scratch, aligned_buffer
-from tierstore.tiers.record import CHECKSUM_NBYTES, HEADER, HEADER_NBYTES, KIND_BLOCK, pages_of, record_pages
+from tierstore.tiers.record import (
+    CHECKSUM_NBYTES,
+    HEADER,
+    HEADER_NBYTES,
+    KIND_BLOCK,
+    KIND_TOMBSTONE,
+    pages_of,
+    record_pages,
+)
 from tierstore.tiers.tombstone import read_tombstone
 from tierstore.types import PAGE_NBYTES, Extents, Outcome
 
@@ -96,6 +104,9 @@ def _judge(
     for row in np.flatnonzero(keys.rows["kind"] != KIND_BLOCK).tolist():
         if read_tombstone(chunk, int(keys.pages[row])) is None:
             faults[row] = _diagnose(chunk, keys, row)
+    for row, (fault, detail) in tuple(faults.items()):
+        if fault is Fault.PAYLOAD and _is_said_elsewhere(keys, row, faults):
+            faults[row] = Fault.COPY, f"{detail}; its other copy is whole"
     if array.codec is None:
         return faults
     for row, body in read_bodies(chunk, array, keys, blocks, advance):
@@ -109,6 +120,15 @@ def _judge(
         elif opinion and (said := opinion(chunk.name.number, int(key["slot"]), raw)):
             faults[row] = Fault.ZARR, said
     return faults
+
+
+def _is_said_elsewhere(keys: Keys, row: int, faults: _Faults) -> bool:
+    """Whether a tombstone has a whole copy."""
+    own, others = keys.rows[row], keys.rows
+    same = (others["kind"] == KIND_TOMBSTONE) & (others["fingerprint"] == own["fingerprint"]).all(axis=1)
+    for name in ("epoch", "encoded_nbytes", "payload_checksum"):
+        same &= others[name] == own[name]
+    return any(other not in faults for other in np.flatnonzero(same).tolist())
 
 
 def read_bodies(

@@ -30,6 +30,9 @@ __all__ = ["HASHES_MAX", "NO_SLOT", "Graves", "Tombstone", "load_tombstone", "re
 HASHES_MAX = 100
 """Deleted hashes of one record."""
 
+COPIES = 2
+"""Records that say the same: one that is damaged would bring older records of its blocks back, where no other does."""
+
 NO_SLOT = 0xFFFF_FFFF
 """What the header of a record says that is no inner chunk of the Zarr shard."""
 
@@ -89,7 +92,7 @@ def load_tombstone(chunk: ChunkFile, page: int) -> Tombstone | None:
         and crc32c(record[PAGE_NBYTES : PAGE_NBYTES + nbytes].data) == header["payload_checksum"]
     )
     if not intact:
-        _logger.warning("a tombstone is lost: %s, page %d does not verify", chunk.name.path, page)
+        _logger.warning("%s, page %d: a tombstone does not verify; it lasts by its copy alone", chunk.name.path, page)
         return None
     hashes = record[PAGE_NBYTES : PAGE_NBYTES + nbytes].reshape(-1, HASH_NBYTES)
     return Tombstone(
@@ -123,7 +126,7 @@ class Graves:
         self.sequence_base = 0
 
     def write(self, job: TombstoneJob, array: str) -> UInt8Array:
-        """Append a job's tombstones, to files of an array where there is room; blocks.
+        """Append a job's tombstones, each `COPIES` times, to files of an array where there is room; blocks.
 
         Returns:
             uint8[n] of `Outcome`, one a hash: OK, REJECTED or IO_ERROR.
@@ -137,13 +140,13 @@ class Graves:
                 created_ns,
                 job.hashes[start : start + HASHES_MAX],
             )
-            for index, start in enumerate(range(0, len(job), HASHES_MAX))
+            for index, start in enumerate(np.repeat(np.arange(0, len(job), HASHES_MAX), COPIES).tolist())
         ]
         outcomes = np.full(len(job), Outcome.OK, dtype=np.uint8)
         written = 0
         for ended in self._append(tombstones, array):
             if isinstance(ended, Outcome):
-                outcomes[written * HASHES_MAX :] = ended
+                outcomes[written // COPIES * HASHES_MAX :] = ended
             else:
                 written += ended[1]
         return outcomes
