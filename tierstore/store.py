@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tierstore.device.base import Pages
     from tierstore.disk.base import Disk
     from tierstore.layout import KVLayout
+    from tierstore.tiers.host_pool import HostPool
     from tierstore.transfer.engine import Engine
 
 __all__ = ["NamespaceHandle", "Store", "Transfer", "TransferResult"]
@@ -131,6 +132,11 @@ class Store:
     def engine(self) -> Engine:
         """The engine; for the handles and for those who measure."""
         return self._house.engine
+
+    @property
+    def pool(self) -> HostPool:
+        """The host pool's memory; for those who measure."""
+        return self._house.pool
 
     def pages(self, buffers: object, layout: KVLayout) -> Pages:
         """View a caller's buffers as pages of this layout; LayoutError where they do not fit."""

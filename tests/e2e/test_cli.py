@@ -101,7 +101,14 @@ def test_bench_prints_one_json_object_of_verified_rows_and_cleans_up(tmp_path: P
     ended = run(*SMALL_BENCH, "--json", "-", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
-    assert [row["link"] for row in report["rows"]] == ["host.put", "host.get", "ssd.write", "ssd.read", "ssd.get"]
+    assert [row["link"] for row in report["rows"]] == [
+        "host.put",
+        "host.get",
+        "ssd.write",
+        "ssd.read",
+        "ssd.put",
+        "ssd.get",
+    ]
     for row in report["rows"]:
         assert row["verified"] is True
         assert row["block_nbytes"] == 64 << 10
@@ -114,7 +121,7 @@ def test_bench_prints_a_table_and_writes_json_and_picture(tmp_path: Path) -> Non
     ended = run(*SMALL_BENCH, "--json", "out.json", "--plot", "out.png", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "ssd.read" in ended.stdout
-    assert len(json.loads((tmp_path / "out.json").read_text("utf-8"))["rows"]) == 5
+    assert len(json.loads((tmp_path / "out.json").read_text("utf-8"))["rows"]) == 6
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NUM_LINKS", "measure_bandwidth"]
 
-NUM_LINKS = 5
+NUM_LINKS = 6
 """Rows of a full run."""
 
 

@@ -13,15 +13,17 @@ import numpy as np
 from tierstore.benchmark.payload import Payload
 from tierstore.errors import TierstoreError
 from tierstore.keys import Namespace
+from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
     from tierstore.benchmark.plan import BenchmarkPlan
     from tierstore.store import Store, Transfer
+    from tierstore.types import UInt8Array
 
 __all__ = ["PUTS_IN_FLIGHT", "Caller"]
 
 PUTS_IN_FLIGHT = 4
-"""Puts that `Caller.put_durable` cuts a call into, so that copies and writes overlap."""
+"""Puts that a call is cut into, as an engine has them, so that copies and writes overlap."""
 
 _ROOM_CALL = 1 << 40
 """A call whose blocks come and go to make room."""
@@ -45,6 +47,7 @@ class Caller:
     def __init__(self, plan: BenchmarkPlan, store: Store) -> None:
         self.buffer = np.empty((plan.batch, plan.block_nbytes), np.uint8)
         self._payload = Payload(plan.block_nbytes)
+        self._slot_nbytes = plan.slot_nbytes
         self._store = store
         self._handle = store.namespace(Namespace(model="benchmark", layout=plan.layout))
         self._hashes: list[bytes] = []
@@ -63,12 +66,12 @@ class Caller:
         """Put the blocks made ready. Blocks until they are readable."""
         self._finish("put", call, [self._handle.put(self._hashes, self.buffer)])
 
-    def put_durable(self, call: int) -> None:
-        """Put the blocks made ready, a few puts in flight at once as an engine has them. Blocks until durable."""
-        step = -(-len(self.buffer) // PUTS_IN_FLIGHT)
+    def put_durable(self, call: int, puts: int) -> None:
+        """Put the blocks made ready, cut into so many puts in flight at once. Blocks until durable."""
+        step = -(-len(self.buffer) // puts)
         parts = [slice(first, first + step) for first in range(0, len(self.buffer), step)]
-        puts = [self._handle.put(self._hashes[part], self.buffer[part], durable=True) for part in parts]
-        self._finish("durable put", call, puts)
+        transfers = [self._handle.put(self._hashes[part], self.buffer[part], durable=True) for part in parts]
+        self._finish("durable put", call, transfers)
 
     def get(self, call: int) -> None:
         """Get the blocks made ready into the buffer. Blocks."""
@@ -78,12 +81,27 @@ class Caller:
         """Bring the blocks made ready into the host pool. Blocks."""
         self._finish("prefetch", call, [self._handle.prefetch(self._hashes)])
 
-    def make_room(self) -> None:
-        """Free the pool of its coldest blocks for one call, whatever their age: a prefetch evicts only old ones."""
+    def make_room(self) -> list[UInt8Array]:
+        """Free the pool of its coldest blocks for one call, whatever their age: a prefetch evicts only old ones.
+
+        Returns:
+            The slots that are free now, as uint8[slot_nbytes] each: the next reads will fill them.
+        """
         self._hashes = self._payload.hashes(self._keys(_ROOM_CALL))
         self.put(_ROOM_CALL)
         self._store.flush().result(_TIMEOUT_SECONDS)
+        slots = self.slots()
         self._handle.delete(self._hashes).result()
+        return slots
+
+    def slots(self) -> list[UInt8Array]:
+        """Where the pool holds the blocks made ready, all of which it must hold, as uint8[slot_nbytes] each."""
+        keys = np.frombuffer(b"".join(self._hashes), np.uint64).reshape(len(self._hashes), -1)
+        with self._store.engine.planning() as planner:
+            entries = planner.directory.find(self._handle.generation.number, keys)
+            pages = planner.directory.host_page[entries].tolist()
+        memory = self._store.pool.view
+        return [memory[page * PAGE_NBYTES :][: self._slot_nbytes] for page in pages]
 
     def num_wrong(self, call: int) -> int:
         """How many blocks in the buffer are not, byte for byte, those of this call."""

@@ -12,7 +12,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -94,22 +94,22 @@ class LimitFile:
         self.threads = threads
         self._worker = Worker("limit", capacity=threads, threads=threads)
 
-    def write(self, rows: UInt8Array, offset: int) -> None:
-        """Write uint8[n, slot_nbytes] at `offset` in one thread, up to 4 MiB a call; durable when this returns."""
-        for piece, start in _pieces(rows, offset):
-            _whole("write", self.path, os.pwritev(self._descriptor, [piece.data], start), piece.nbytes)
+    def write(self, rows: Sequence[UInt8Array], offset: int) -> None:
+        """Write rows of one length at `offset` in one thread, up to 4 MiB a call; durable when this returns."""
+        for piece, start, nbytes in _pieces(rows, offset):
+            _whole("write", self.path, os.pwritev(self._descriptor, piece, start), nbytes)
         os.fdatasync(self._descriptor)
 
-    def read(self, rows: UInt8Array, offset: int) -> None:
-        """Fill uint8[n, slot_nbytes] from `offset`, up to 4 MiB a call, dealt out to all threads. Blocks."""
+    def read(self, rows: Sequence[UInt8Array], offset: int) -> None:
+        """Fill rows of one length from `offset`, up to 4 MiB a call, dealt out to all threads. Blocks."""
         ended = threading.Semaphore(0)
         failures: list[DiskError | OSError] = []
         pieces = list(_pieces(rows, offset))
 
         def read_every(first: int) -> None:
             try:
-                for piece, start in pieces[first :: self.threads]:
-                    _whole("read", self.path, os.preadv(self._descriptor, [piece.data], start), piece.nbytes)
+                for piece, start, nbytes in pieces[first :: self.threads]:
+                    _whole("read", self.path, os.preadv(self._descriptor, piece, start), nbytes)
             except (DiskError, OSError) as error:
                 failures.append(error)
             finally:
@@ -152,10 +152,13 @@ def _open(path: Path) -> tuple[int, bool]:
     return os.open(path, flags, 0o600), False
 
 
-def _pieces(rows: UInt8Array, offset: int) -> Iterator[tuple[UInt8Array, int]]:
-    count = max(1, _PIECE_NBYTES // rows.shape[1])
+def _pieces(rows: Sequence[UInt8Array], offset: int) -> Iterator[tuple[list[memoryview], int, int]]:
+    """Rows of one call each, where they go, and their bytes."""
+    row_nbytes = len(rows[0])
+    count = max(1, _PIECE_NBYTES // row_nbytes)
     for first in range(0, len(rows), count):
-        yield rows[first : first + count], offset + first * rows.shape[1]
+        piece = [row.data for row in rows[first : first + count]]
+        yield piece, offset + first * row_nbytes, len(piece) * row_nbytes
 
 
 def _whole(operation: str, path: Path, done_nbytes: int, nbytes: int) -> None:

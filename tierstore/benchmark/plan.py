@@ -25,7 +25,8 @@ _BATCH_MAX = 256
 _SLAB_SLOTS_MIN = 8
 _POOL_SLABS = 4
 _FILE_SLOTS_MIN = 16
-_FILES_SPARE = 2
+_FILES_SPARE = 3
+"""One stays in reserve, one is being written, one takes the tombstones of blocks that only made room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,16 @@
-"""The links between the host pool and the SSD: ssd.write and ssd.read, and ssd.get from SSD to the caller.
+"""The links between the host pool and the SSD: ssd.write and ssd.read; and the whole way of durable puts and of gets.
 
-Called by `tierstore.benchmark.bandwidth`. The limit moves the same blocks, in the same order and as many
-a call, to and from one plain file in the same folder. Between writing and reading the store is closed and
-opened again, so that what is read was durable and comes from the SSD.
+Called by `tierstore.benchmark.bandwidth`. The limit moves as many bytes a call in the same order, between
+the very slots that the store uses and one plain file in the same folder: how fast direct I/O is depends on
+how the kernel has laid a pool's pages out, which no second pool would share. Between writing and reading
+the store is closed and opened again, so that what is read was durable and comes from the SSD.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ from tierstore.benchmark.measure import Measurement, Probe
 from tierstore.errors import TierstoreError
 from tierstore.settings import format_size
 from tierstore.store import Store
-from tierstore.tiers.host_pool import HostPool
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
@@ -32,24 +32,28 @@ _READ_NBYTES = 'tierstore_link_bytes_total{link="ssd-read"}'
 
 
 def measure_ssd_links(plan: BenchmarkPlan, take: Callable[[Probe], Measurement]) -> Iterator[Measurement]:
-    """Measure durable puts into a fresh folder, then prefetches and gets of all that was written. Blocks."""
-    area_nbytes = plan.batch * plan.slot_nbytes
-    with (
-        closing(LimitFile(plan.folder, nbytes=plan.num_ssd_calls_max * area_nbytes, threads=plan.read_threads)) as file,
-        closing(HostPool(area_nbytes)) as pool,
-    ):
-        limit = _Limit(file, pool.view.reshape(plan.batch, plan.slot_nbytes))
-        with _open_store(plan) as store:
-            written = take(_write_probe(plan, Caller(plan, store), limit))
-        num_calls = written.num_pairs + 1
+    """Measure writes into a fresh folder, then reads of all that was written. Blocks."""
+    half = plan.num_ssd_calls_max // 2
+    file_nbytes = plan.num_ssd_calls_max * plan.batch * plan.slot_nbytes
+    with closing(LimitFile(plan.folder, nbytes=file_nbytes, threads=plan.read_threads)) as file:
+        limit = _Limit(file)
         with _open_store(plan) as store:
             caller = Caller(plan, store)
-            written.num_wrong += sum(caller.num_wrong_held(call) for call in range(num_calls))
-            yield written
+            writes = take(_write_probe(plan, caller, limit, num_calls_max=half))
+            first_put = writes.num_pairs + 1
+            puts = take(_put_probe(plan, caller, limit, first=first_put, num_calls_max=half))
+        num_calls = first_put + puts.num_pairs + 1
+        with _open_store(plan) as store:
+            caller = Caller(plan, store)
+            wrong = [caller.num_wrong_held(call) for call in range(num_calls)]
+            writes.num_wrong += sum(wrong[:first_put])
+            puts.num_wrong += sum(wrong[first_put:])
+            yield writes
             take_cold = partial(_take_cold, store, take)
-            read = take_cold(_read_probe(plan, caller, limit, num_calls))
-            yield read
-            yield take_cold(_get_probe(plan, caller, limit, num_calls, first=read.num_pairs + 1))
+            reads = take_cold(_read_probe(plan, caller, limit, num_calls))
+            yield reads
+            yield puts
+            yield take_cold(_get_probe(plan, caller, limit, num_calls, first=reads.num_pairs + 1))
 
 
 def _take_cold(store: Store, take: Callable[[Probe], Measurement], probe: Probe) -> Measurement:
@@ -66,22 +70,25 @@ def _take_cold(store: Store, take: Callable[[Probe], Measurement], probe: Probe)
     return taken
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Limit:
-    """The plain file and the pool pages it is written from and read into, uint8[batch, slot_nbytes]."""
+    """The plain file, and the store's slots that the next call uses, uint8[slot_nbytes] each."""
 
     file: LimitFile
-    rows: UInt8Array
+    slots: list[UInt8Array] = field(default_factory=list)
 
     @property
     def pages(self) -> str:
         return "direct" if self.file.direct else "buffered, cache dropped"
 
     def write(self, call: int) -> None:
-        self.file.write(self.rows, call * self.rows.nbytes)
+        self.file.write(self.slots, self._offset(call))
 
     def read(self, call: int) -> None:
-        self.file.read(self.rows, call * self.rows.nbytes)
+        self.file.read(self.slots, self._offset(call))
+
+    def _offset(self, call: int) -> int:
+        return call * sum(map(len, self.slots))
 
     def drop_cache(self) -> None:
         if not self.file.direct:
@@ -103,28 +110,50 @@ def _open_store(plan: BenchmarkPlan) -> Store:
     )
 
 
-def _write_probe(plan: BenchmarkPlan, caller: Caller, limit: _Limit) -> Probe:
-    limit.rows[:] = 0
-    caller.fill(0)
-    limit.rows[:, : plan.block_nbytes] = caller.buffer
+def _write_probe(plan: BenchmarkPlan, caller: Caller, limit: _Limit, num_calls_max: int) -> Probe:
+    """From slots to the SSD: the blocks are in the pool before the clock runs, and the puts copy nothing."""
+
+    def prepare(call: int) -> None:
+        caller.fill(call)
+        caller.put(call)
+        limit.slots = caller.slots()
+
     return Probe(
         link="ssd.write",
         threads=1,
-        pages=f"buffer to file, {limit.pages}, synced, {PUTS_IN_FLIGHT} puts in flight",
+        pages=f"memfd to file, {limit.pages}, synced",
         limit_name="pwritev and fdatasync",
         call_nbytes=plan.call_nbytes,
-        num_pairs_min=plan.num_ssd_calls_min,
-        num_pairs_max=plan.num_ssd_calls_max,
-        prepare=caller.fill,
+        num_pairs_min=plan.num_ssd_calls_min // 2,
+        num_pairs_max=num_calls_max,
+        prepare=prepare,
         limit=limit.write,
-        product=caller.put_durable,
+        product=partial(caller.put_durable, puts=1),
         num_wrong=lambda _: 0,  # all of it is read back once the store has been opened again
+    )
+
+
+def _put_probe(plan: BenchmarkPlan, caller: Caller, limit: _Limit, first: int, num_calls_max: int) -> Probe:
+    """The same from the caller's buffer, the copy into the pool included."""
+
+    def settle(_: int) -> int:
+        limit.slots = caller.slots()  # the next call's limit writes from where this one's blocks lie
+        return 0
+
+    return replace(
+        _write_probe(plan, caller, limit, num_calls_max),
+        link="ssd.put",
+        pages=f"buffer to file, {limit.pages}, synced, {PUTS_IN_FLIGHT} puts in flight",
+        prepare=lambda call: caller.fill(first + call),
+        limit=lambda call: limit.write(first + call),
+        product=lambda call: caller.put_durable(first + call, PUTS_IN_FLIGHT),
+        num_wrong=settle,
     )
 
 
 def _read_probe(plan: BenchmarkPlan, caller: Caller, limit: _Limit, num_calls: int) -> Probe:
     def prepare(call: int) -> None:
-        caller.make_room()
+        limit.slots = caller.make_room()
         caller.poison(call % num_calls)
         limit.drop_cache()
 

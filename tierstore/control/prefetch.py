@@ -67,8 +67,7 @@ class Prefetches:
     def _start(self, request: Request, budget: int, plan: Plan, now: float) -> bool:
         """Start the next piece of one request; False where no cold slot is left for it."""
         mind, life, lo = self._mind, request.life, request.frontier
-        count = max(1, min(mind.limits.read_batch_nbytes, budget) // life.block_nbytes)
-        hi = min(request.opened, request.stop, lo + count)
+        hi = min(request.opened, request.stop, lo + max(1, budget // life.block_nbytes))
         entries = mind.directory.find(life.number, request.keys[lo:hi])
         host, ssd = mind.states(entries)
         usable = (host == State.READY) | (host == State.FILLING) | (ssd == State.READY)

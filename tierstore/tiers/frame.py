@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FRAME_RECORDS", "RUN_NBYTES", "Frame", "Pool", "Scratch", "aligned_buffer", "run_records"]
 
-RUN_NBYTES = 8 << 20
+RUN_NBYTES = 16 << 20
 """Bytes one vectored call aims for: long enough that the call's cost vanishes."""
 
 FRAME_RECORDS = 1024 // 3
