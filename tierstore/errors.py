@@ -64,7 +64,20 @@ class FolderError(TierstoreError):
 
 
 class FolderBusyError(FolderError):
-    """A live process owns the SSD folder."""
+    """A live process owns the SSD folder.
+
+    Attributes:
+        path: Of the file that it holds.
+        holder: What it says of itself; empty where it says nothing.
+    """
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(
+            f"{path} is held by a live process ({holder or 'it did not say who it is'}); stop that process and its "
+            "children, or use another folder; engines that are to share one folder share one store, through its service"
+        )
+        self.path = path
+        self.holder = holder
 
 
 class FolderFormatError(FolderError):

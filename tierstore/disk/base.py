@@ -74,6 +74,13 @@ class File(Protocol):
 class Lock(Protocol):
     """An exclusive claim on a file, held until closed or until the process ends."""
 
+    def stands(self) -> bool:
+        """Whether the file claimed still has its name; where it was removed or replaced, another may own the place.
+
+        Raises:
+            DiskError: The disk does not say.
+        """
+
     def close(self) -> None:
         """Give the claim up."""
 
@@ -104,8 +111,11 @@ class Disk(Protocol):
     def lock(self, path: str, holder: bytes) -> Lock:
         """Claim `path` (created where missing) for this process and write `holder` into it.
 
+        There is one claim at a time, also where the file is removed or replaced under its holder.
+
         Raises:
             FolderBusyError: A live process holds it; the message shows what that one wrote.
+            FolderError: The file system knows no claims.
         """
 
 

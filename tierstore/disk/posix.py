@@ -20,13 +20,11 @@ from typing import Final
 
 from tierstore.disk.base import Entry, Folder, path_parts
 from tierstore.disk.posix_file import PosixFile, seam
-from tierstore.errors import DiskError, FolderBusyError, FolderError
+from tierstore.disk.posix_lock import PosixLock, claim
+from tierstore.errors import DiskError, FolderError
 from tierstore.types import PAGE_NBYTES
 
-__all__ = ["PosixDisk", "PosixLock"]
-
-_HOLDER_NBYTES_MAX: Final = 4096
-"""What an error message shows of the text in a lock file, at most."""
+__all__ = ["PosixDisk"]
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,27 +33,11 @@ _READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _logger = logging.getLogger(__name__)
 
 
-class PosixLock:
-    """An flock held on a file."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._owner_pid = os.getpid()
-
-    def close(self) -> None:
-        """Give the claim up; a second call does nothing. In a forked child it leaves the parent's claim alone."""
-        if self._number < 0:
-            return
-        number, self._number = self._number, -1
-        if os.getpid() == self._owner_pid:  # children that inherited the descriptor would keep the claim
-            fcntl.flock(number, fcntl.LOCK_UN)
-        os.close(number)
-
-
 class PosixDisk:
     """A folder of a local file system; see `tierstore.disk.base.Disk`.
 
-    Files are made with mode 0600, folders with 0700. Holds no descriptor of its own.
+    Files are made with mode 0600, folders with 0700. Holds no descriptor of its own. Once a claim that was made
+    through it does not stand any more, it changes no name: the folder may be another owner's.
 
     Args:
         root: The folder; made where it is missing, its parent must exist.
@@ -69,6 +51,7 @@ class PosixDisk:
     def __init__(self, root: str, *, read_only: bool = False) -> None:
         self.root = os.path.abspath(root)
         self._read_only = read_only
+        self._lock: PosixLock | None = None
         if read_only:
             if not os.path.isdir(self.root):
                 raise FolderError(f"there is no folder {self.root!r}; give one that exists")
@@ -146,27 +129,13 @@ class PosixDisk:
                 return Folder((), _free_nbytes(self.root))
 
     def lock(self, path: str, holder: bytes) -> PosixLock:
-        """Claim `path` with flock; the kernel ends the claim with the process. Never waits for a holder."""
+        """Claim `path`; see `tierstore.disk.posix_lock`. Never waits for a holder."""
         *folders, name = path_parts("lock", path)
-        self._check_writable("lock", path)
+        if self._read_only:
+            self._check_writable("lock", path)
         with seam("lock", self._full(path)), self._folder(folders, make=True) as folder:
-            number = os.open(name, _FILE_FLAGS | os.O_CREAT, 0o600, dir_fd=folder)
-            with ExitStack() as undo:
-                undo.callback(os.close, number)
-                try:
-                    fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError as error:
-                    text = os.pread(number, _HOLDER_NBYTES_MAX, 0).decode("utf-8", "replace").strip()
-                    raise FolderBusyError(
-                        f"{self._full(path)} is held by a live process ({text or 'which did not say who it is'}); "
-                        "stop that process and its children, or use another folder"
-                    ) from error
-                os.pwrite(number, holder, 0)  # over the old text, which takes no space on a full disk
-                os.ftruncate(number, len(holder))
-                os.fsync(number)
-                os.fsync(folder)
-                undo.pop_all()
-        return PosixLock(number)
+            self._lock = claim(folder, name, holder, path=self._full(path))
+        return self._lock
 
     def _full(self, path: str) -> str:
         return os.path.join(self.root, path)
@@ -174,6 +143,9 @@ class PosixDisk:
     def _check_writable(self, operation: str, path: str) -> None:
         if self._read_only:
             raise DiskError(operation, self._full(path), errno.EROFS, "the folder is open for reading alone")
+        if self._lock is not None and not self._lock.closed and not self._lock.stands():
+            detail = "the folder's LOCK is not the one that this process holds: another one may own the folder"
+            raise DiskError(operation, self._full(path), errno.ESTALE, detail)
 
     def _file(self, number: int, path: str) -> PosixFile:
         if self._read_only:

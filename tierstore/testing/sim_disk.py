@@ -104,6 +104,12 @@ class SimLock:
     def __init__(self, disk: SimDisk, path: str) -> None:
         self._disk = disk
         self._path = path
+        self._inode = disk._inodes[path]
+
+    def stands(self) -> bool:
+        """Whether the path is still that of the file claimed, in the same life."""
+        with self._disk._lock:
+            return self._disk._locks.get(self._path) is self and self._disk._inodes.get(self._path) is self._inode
 
     def close(self) -> None:
         """Give the claim up; a second call, or one after its life has ended, does nothing."""
@@ -195,8 +201,8 @@ class SimDisk(CallFaults):
             if path in self._folders:
                 raise DiskError("lock", path, codes.EISDIR)
             if path in self._locks:
-                text = bytes(self._inodes[path].data).decode("utf-8", "replace")
-                raise FolderBusyError(f"{path} is held by a live process ({text})")
+                text = bytes(self._inodes[path].data).decode("utf-8", "replace") if path in self._inodes else ""
+                raise FolderBusyError(path, text)
             self._inodes[path] = Inode(bytearray(holder))
             self._locks[path] = SimLock(self, path)
             return self._locks[path]

@@ -8,16 +8,15 @@ one thread at a time.
 from __future__ import annotations
 
 import json
-import os
-import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TypedDict
 
 from tierstore.disk.base import Disk, Lock
-from tierstore.errors import DiskError, FolderFormatError
+from tierstore.errors import DiskError, FolderBusyError, FolderFormatError
 from tierstore.keys import Namespace
+from tierstore.tiers.holder import describe_holder, this_holder
 from tierstore.tiers.record import FORMAT_VERSION
 from tierstore.tiers.whole_file import read_whole, replace_whole
 from tierstore.types import PAGE_NBYTES
@@ -64,7 +63,10 @@ class Manifest:
         """
         content = read_manifest(disk)
         store_uuid = content["uuid"] if content else str(uuid.uuid4())
-        lock = disk.lock(_LOCK_PATH, _holder(store_uuid))
+        try:
+            lock = disk.lock(_LOCK_PATH, this_holder(store_uuid))
+        except FolderBusyError as error:
+            raise FolderBusyError(error.path, describe_holder(error.holder)) from error
         try:
             content = read_manifest(disk)  # again: the last owner may have changed it until it let go
             if content is None:
@@ -111,6 +113,14 @@ class Manifest:
         self._put(fingerprint.hex(), NamespaceContent(epoch=known["epoch"] + 1, identity=known["identity"]))
         return self.epoch(fingerprint)
 
+    def stands(self) -> bool:
+        """Whether the folder is still this owner's: its LOCK is the one that was claimed. Blocks for one look.
+
+        Raises:
+            DiskError: The disk does not say.
+        """
+        return self._lock.stands()
+
     def close(self) -> None:
         """Give the folder up."""
         self._lock.close()
@@ -126,13 +136,6 @@ class Manifest:
                 _save(self._disk, self._content)
             raise
         self._content = content
-
-
-def _holder(store_uuid: str) -> bytes:
-    """Who claims the folder, for the message that another claimant gets."""
-    booted = int(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
-    holder = {"store": store_uuid, "pid": os.getpid(), "host": os.uname().nodename, "booted": booted}
-    return json.dumps(holder).encode() + b"\n"
 
 
 def read_manifest(disk: Disk) -> ManifestContent | None:

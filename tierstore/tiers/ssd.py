@@ -105,6 +105,7 @@ class SsdTier:
         self._writer = RecordWriter(Pool(pool), self._folder.files, clock)
         self._last: ArraySpec | None = None
         self._recovered: Recovery | None = None
+        self._owned = True
 
     def read(self, job: CopyJob) -> CopyResult:
         """Fill the job's host slots and verify each block; blocks. See `Tier.read`."""
@@ -142,7 +143,7 @@ class SsdTier:
         IO_ERROR is said once: records written since the last OK may then be lost to a crash, and only
         those written anew are in question for the next call.
         """
-        return Outcome.OK if self._folder.sync() else Outcome.IO_ERROR
+        return Outcome.OK if self._folder.sync() and self._is_owner() else Outcome.IO_ERROR
 
     @property
     def files(self) -> list[int]:
@@ -160,7 +161,8 @@ class SsdTier:
         Deletions in it that something else may still need are kept. Where removing it fails its blocks are
         gone all the same, and its bytes count until that succeeds.
         """
-        self._graves.discard(file)
+        if self._is_owner():
+            self._graves.discard(file)
         return self._folder.free_nbytes(self._last) or 0
 
     def recover(self, progress: Progress | None = None) -> Iterator[Recovered]:
@@ -239,10 +241,21 @@ class SsdTier:
         extents = Extents(where, nothing, nothing, nothing)
         return CopyResult(job.job_id, outcomes, extents, self._folder.free_nbytes(spec), seconds)
 
+    def _is_owner(self) -> bool:
+        """Whether the folder is still ours: a look at its LOCK. Where it is not, nothing is written any more."""
+        try:
+            if self._owned and not self._manifest.stands():
+                self._owned = False
+                _logger.error("LOCK of the SSD folder was removed or replaced; nothing is written to it in this run")
+        except DiskError as error:
+            _logger.warning("not known whether the SSD folder is still this store's: %s", error)
+            return False
+        return self._owned
+
     def _declare(self, spec: ArraySpec) -> Outcome:
         """Make ready to write to an array; OK, or why that cannot be."""
         self._last = spec
-        if self._recovered is None or not self._recovered.complete:
+        if self._recovered is None or not self._recovered.complete or not self._is_owner():
             return Outcome.IO_ERROR
         return self._folder.declare(spec)
 

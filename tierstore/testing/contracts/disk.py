@@ -198,6 +198,19 @@ class DiskContract:
         lock.close()
         disk.lock("folder/LOCK", b"pid 19").close()
 
+    def test_a_claim_whose_file_was_removed_does_not_stand_and_keeps_others_out(self, disk: Disk) -> None:
+        lock = disk.lock("LOCK", b"pid 17")
+        assert lock.stands()
+        disk.remove("LOCK")
+        assert not lock.stands()
+        with pytest.raises(FolderBusyError, match="did not say who it is"):
+            disk.lock("LOCK", b"pid 18")
+        lock.close()
+        assert not lock.stands()
+        other = disk.lock("LOCK", b"pid 18")
+        assert other.stands()
+        other.close()
+
     def test_a_closed_file_refuses_every_call(self, disk: Disk) -> None:
         file = disk.create("file", PAGE_NBYTES)
         page = aligned_buffer(PAGE_NBYTES)
