@@ -16,6 +16,7 @@ from tierstore.tiers.chunkfile import ChunkFile, ChunkName, slots_per_file
 from tierstore.tiers.footer import Keys
 from tierstore.tiers.frame import aligned_buffer
 from tierstore.tiers.manifest import Manifest
+from tierstore.tiers.progress import logged_in_tenths
 from tierstore.tiers.record import KEY, RecordShape
 from tierstore.tiers.scan import Scanner
 from tierstore.types import PAGE_NBYTES, Outcome
@@ -160,6 +161,17 @@ def test_a_header_inside_a_payload_is_not_believed(world: SsdWorld) -> None:
     tier = world.start()
     assert user.recover(tier.recover()) == [1]
     assert len(world.files()) == 1
+
+
+def test_a_long_start_says_each_tenth_once(caplog: pytest.LogCaptureFixture) -> None:
+    total = 10 << 30
+    long, short = logged_in_tenths(), logged_in_tenths()
+    with caplog.at_level(logging.INFO):
+        for percent in (0, 1, 9, 10, 11, 35, 35, 99, 100):
+            long(total * percent // 100, total)
+            short(1000 * percent, 100_000)
+        short(0, 0)
+    assert [message.partition(" of ")[0] for message in caplog.messages] == ["10 %", "30 %", "90 %", "100 %"]
 
 
 def test_names_of_others_are_left_alone_and_reported(world: SsdWorld, caplog: pytest.LogCaptureFixture) -> None:

@@ -25,6 +25,7 @@ from tierstore.tiers.chunkfile import ChunkFile, ChunkName
 from tierstore.tiers.folder import ChunkFolder
 from tierstore.tiers.footer import Keys, read_footer
 from tierstore.tiers.living import Census, last_of_each
+from tierstore.tiers.progress import logged_in_tenths
 from tierstore.tiers.scan import Scanner
 from tierstore.tiers.tombstone import Graves, load_tombstone
 from tierstore.tiers.zarr_metadata import ZARR_NAME
@@ -109,14 +110,14 @@ def recover(
         graves: Keeps the tombstones of files that are given back.
         epochs: The living epoch of each known namespace, by fingerprint.
         codecs: Names of the codecs whose arrays can be read.
-        progress: Told of the bytes of chunk files.
+        progress: Told of the bytes of chunk files; None: the log is.
     """
     listed, complete = _list(disk)
     names = _readable(listed, folder, codecs)
     geometries = {array: folder.adopt_array(array) for array in sorted({name.array for name, _ in names})}
     adopted = [chunk for name, nbytes in names if (chunk := folder.adopt(name, nbytes)) is not None]
     census = Census(epochs)
-    files = _read_all(adopted, geometries, census, progress or _nobody)
+    files = _read_all(adopted, geometries, census, progress or logged_in_tenths())
     files.sort(key=lambda file: file.last_sequence)
     sequence_base = (max((file.last_sequence for file in files), default=-1) // _JOB_RECORDS_MAX + 1) * _JOB_RECORDS_MAX
     if len(files) < len(listed) or not all(file.readable for file in files):
@@ -130,10 +131,6 @@ def recover(
             graves.discard(file.chunk.file_id)
             files.remove(file)
     return Recovery([batch for file in files for batch in _batches(file, census)], sequence_base, complete)
-
-
-def _nobody(_done_nbytes: int, _total_nbytes: int) -> None:
-    pass
 
 
 def _list(disk: Disk) -> tuple[list[tuple[ChunkName, int]], bool]:
@@ -189,7 +186,7 @@ def _read_all(
     def read(chunk: ChunkFile) -> None:
         files.append(_read(chunk, geometries[chunk.name.array], census, advance))
 
-    worker = Worker("ssd-recover", capacity=max(1, len(chunks)), threads=_THREADS)
+    worker = Worker("ssd-recover", capacity=max(1, len(chunks)), threads=max(1, min(_THREADS, len(chunks))))
     for chunk in chunks:
         worker.submit(partial(read, chunk))
     worker.close()
