@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tierstore.control.directory import Directory
     from tierstore.control.host_room import HostRoom
     from tierstore.control.requests import Life
-    from tierstore.types import UInt64Array
+    from tierstore.types import Int32Array, UInt64Array
 
 __all__ = ["Ageing"]
 
@@ -34,24 +34,26 @@ class Ageing:
     def __init__(self, directory: Directory, host: HostRoom) -> None:
         self._directory = directory
         self._host = host
-        self._prefixes: deque[tuple[Life, UInt64Array]] = deque()
+        self._prefixes: deque[tuple[Life, UInt64Array, Int32Array]] = deque()
 
     @property
     def due(self) -> bool:
         """Whether `step` has something to do."""
         return bool(self._prefixes)
 
-    def renew(self, life: Life, keys: UInt64Array) -> None:
-        """Have the blocks of a prefix, uint64[n, 4], made young in the next steps."""
+    def renew(self, life: Life, keys: UInt64Array, entries: Int32Array) -> None:
+        """Have the blocks of a prefix, uint64[n, 4], made young in the next steps, where entries are still theirs."""
         if len(keys):
-            self._prefixes.append((life, keys))
+            self._prefixes.append((life, keys, entries))
 
     def step(self, now: float) -> None:
         """Make the last blocks of the first prefix young."""
         if not self._prefixes:
             return
-        life, keys = self._prefixes.popleft()
-        entries = self._directory.find(life.number, keys[-_SLICE_BLOCKS:])
-        self._host.touch(life.slot_class, entries[entries >= 0], now, used=False)
+        life, keys, entries = self._prefixes.popleft()
+        tail, index = slice(-_SLICE_BLOCKS, None), self._directory.index
+        ours = (index.keys[entries[tail]] == keys[tail]).all(axis=1)
+        ours &= index.generation[entries[tail]] == life.number
+        self._host.touch(life.slot_class, entries[tail][ours], now, used=False)
         if len(keys) > _SLICE_BLOCKS:
-            self._prefixes.appendleft((life, keys[:-_SLICE_BLOCKS]))
+            self._prefixes.appendleft((life, keys[:-_SLICE_BLOCKS], entries[:-_SLICE_BLOCKS]))

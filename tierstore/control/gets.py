@@ -136,7 +136,7 @@ class Gets:
         assert mind.ssd is not None
         life = record.waiters[0][0].life
         gone = mind.directory.host.state[entries] == State.GONE
-        good, bad = entries[(outcomes == Outcome.OK) & ~gone], entries[(outcomes != Outcome.OK) & ~gone]
+        good, bad = entries[(outcomes == Outcome.OK.value) & ~gone], entries[(outcomes != Outcome.OK.value) & ~gone]
         mind.host.ready(life.slot_class, good, now)
         if job.priority is Priority.PREFETCH:
             mind.directory.flags[good] |= PREFETCHED

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["HashIndex", "as_keys", "identity_prefixes"]
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_FOUR_TRUE = 0x01010101
 _SCALAR_BELOW = 6
 """Pending keys below which a scalar walk beats another vectorised round (measured by bench/mind.py)."""
 
@@ -68,9 +69,7 @@ class HashIndex:
         entry = link[pending] - 1
         wanted = keys[pending]
         while len(pending) > _SCALAR_BELOW:
-            same = self.keys[entry, 0] == wanted[:, 0]
-            same &= self.generation[entry] == generation
-            same &= (self.keys[entry, 1:] == wanted[:, 1:]).all(axis=1)
+            same = self._same(generation, wanted, entry)
             found[pending[same]] = entry[same]
             link = self._next[entry]
             deeper = (~same & (link != 0)).nonzero()[0]
@@ -78,6 +77,12 @@ class HashIndex:
         for position, first in zip(pending.tolist(), entry.tolist(), strict=True):
             found[position] = self._walk(generation, keys[position], first)
         return found
+
+    def _same(self, generation: int, keys: UInt64Array, entries: Int32Array) -> NDArray[np.bool_]:
+        """Which entries hold the key asked for: four equal words are four bytes of one."""
+        same: NDArray[np.bool_] = (self.keys[entries] == keys).view(np.uint32)[:, 0] == _FOUR_TRUE
+        same &= self.generation[entries] == generation
+        return same
 
     def _walk(self, generation: int, key: UInt64Array, entry: int) -> int:
         wanted = key.tobytes()

@@ -216,7 +216,7 @@ class Mind:
         assert not request.done and not request.moving, f"request {request.request_id} ends with copies under way"
         request.done = True
         if request.in_pieces:
-            self.ageing.renew(request.life, request.keys[: request.stop])
+            self.ageing.renew(request.life, request.keys[: request.stop], request.entries[: request.stop])
         verb = request.story.verb
         if verb:
             self._count(Metric.REQUEST_BLOCKS, Metric.REQUEST_BYTES, verb, request.outcomes, request.life.block_nbytes)

@@ -52,7 +52,7 @@ class Puts:
         taken = self._take(request, entries, (host == State.ABSENT).nonzero()[0])
         if len(held):
             mind.host.touch(life.slot_class, entries[held], now, used=False)
-            request.outcomes[lo + held] = Outcome.OK
+            request.outcomes[lo + held] = Outcome.OK.value
             request.in_pieces = request.in_pieces or lo > 0
         request.entries[lo:hi] = entries
         request.ready[lo + held] = True
@@ -118,7 +118,7 @@ class Puts:
         assert request is not None and positions is not None
         slot_class = request.life.slot_class
         gone = mind.directory.host.state[entries] == State.GONE
-        good = (outcomes == Outcome.OK) & ~gone
+        good = (outcomes == Outcome.OK.value) & ~gone
         all_good = np.count_nonzero(good) == len(good)
         request.moving -= 1
         request.outcomes[positions] = outcomes if all_good else np.where(gone, np.uint8(Outcome.CANCELLED), outcomes)

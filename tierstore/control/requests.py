@@ -116,7 +116,7 @@ class Request:
 
     def leading(self) -> int:
         """Blocks from the first that are OK without a hole."""
-        return int((self.outcomes != Outcome.OK).argmax()) if np.count_nonzero(self.outcomes) else len(self)
+        return int((self.outcomes != Outcome.OK.value).argmax()) if np.count_nonzero(self.outcomes) else len(self)
 
 
 def new_request(
@@ -140,7 +140,7 @@ def new_request(
         priority=priority,
         durable=False,
         entries=np.full(count, -1, np.int32),
-        outcomes=np.full(count, Outcome.MISS, np.uint8),
+        outcomes=np.full(count, Outcome.MISS.value, np.uint8),
         ready=np.zeros(count, np.bool_),
         stop=count,
     )

@@ -78,7 +78,7 @@ class WriteBack:
         request, ssd = record.request, mind.ssd
         assert request is not None and ssd is not None
         gone = mind.directory.ssd.state[entries] == State.GONE
-        good = (outcomes == Outcome.OK) & ~gone
+        good = (outcomes == Outcome.OK.value) & ~gone
         all_good = np.count_nonzero(good) == len(good)
         if result.dst_locations is not None:
             ssd.written(entries[good], result.dst_locations.rows(good))

@@ -116,5 +116,7 @@ class Lru:
 
     def _held(self, entries: Int32Array) -> Int32Array:
         nodes = entries + 1
-        assert self._states[nodes].all(), f"not held: {entries[self._states[nodes] == _ABSENT]}"
+        assert np.count_nonzero(self._states[nodes]) == len(nodes), (
+            f"not held: {entries[self._states[nodes] == _ABSENT]}"
+        )
         return nodes
