@@ -19,7 +19,8 @@ __all__ = ["Lru"]
 _END = 0
 """The node that closes the ring: its newer neighbour is the oldest entry, its older one the newest."""
 
-_ABSENT, _SHIELDED, _EVICTABLE = 0, 1, 2
+_ABSENT, _SHIELDED, _PASSED, _EVICTABLE = 0, 1, 2, 3
+"""PASSED is shielded, and older than all that is evictable when `victims` last met it."""
 
 
 class Lru:
@@ -41,6 +42,7 @@ class Lru:
         assert capacity >= 1, f"an Lru of {capacity} entries; it needs at least 1"
         self.capacity = capacity
         self.num_evictable = 0
+        self._begin = _END  # everything older is shielded, this one included
         self._states = np.zeros(capacity + 1, np.uint8)
         self._older = np.zeros(capacity + 1, np.int32)
         self._newer = np.zeros(capacity + 1, np.int32)
@@ -63,6 +65,7 @@ class Lru:
     def touch(self, entries: Int32Array, *, used: bool = True) -> None:
         """Make held entries the youngest, in order; one that is named twice counts where it is named last."""
         nodes = self._held(entries)
+        self._leave_head(nodes)
         older_than, newer_than = self._older_than, self._newer_than
         newest = older_than[_END]
         for node in nodes.tolist():
@@ -81,6 +84,7 @@ class Lru:
         """Forget held entries (evicted or discarded)."""
         assert len(set(entries.tolist())) == len(entries), f"an entry is removed twice: {entries}"
         nodes = self._held(entries)
+        self._leave_head(nodes)
         self.num_evictable -= int(np.count_nonzero(self._states[nodes] == _EVICTABLE))
         self._states[nodes] = _ABSENT
         older_than, newer_than = self._older_than, self._newer_than
@@ -92,27 +96,42 @@ class Lru:
     def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them. They keep their age."""
         nodes = self._held(entries)
-        state = _EVICTABLE if evictable else _SHIELDED
-        changed = set(nodes[self._states[nodes] != state].tolist())
-        self._states[nodes] = state
-        self.num_evictable += len(changed) if evictable else -len(changed)
+        states = self._states[nodes]
+        changed = nodes[(states == _EVICTABLE) != evictable]
+        if evictable and (states == _PASSED).any():
+            self._begin = _END
+        self._states[changed] = _EVICTABLE if evictable else _SHIELDED
+        num_changed = len(set(changed.tolist()))
+        self.num_evictable += num_changed if evictable else -num_changed
 
     def victims(self, count: int) -> Int32Array | None:
         """The `count` least recently used evictable entries, oldest first; None where there are fewer.
 
-        Walks past shielded entries that are older, at the price of a victim each.
+        Walks past shielded entries, at the price of a victim each; past those that are older than all others once.
         """
         if count > self.num_evictable:
             return None
         state_of, newer_than = self._state_of, self._newer_than
+        begin = self._begin
+        while state_of[newer_than[begin]] in (_SHIELDED, _PASSED):
+            begin = newer_than[begin]
+            state_of[begin] = _PASSED
+        self._begin = node = begin
         nodes = []
-        node = _END
         while count > 0:
             node = newer_than[node]
             if state_of[node] == _EVICTABLE:
                 nodes.append(node)
                 count -= 1
         return np.array(nodes, np.int32) - 1
+
+    def _leave_head(self, nodes: Int32Array) -> None:
+        """These nodes are about to leave their places: begin with none of them."""
+        passed = nodes[self._states[nodes] == _PASSED]
+        if len(passed):
+            self._states[passed] = _SHIELDED
+            while self._begin != _END and self._state_of[self._begin] != _PASSED:
+                self._begin = self._older_than[self._begin]
 
     def _held(self, entries: Int32Array) -> Int32Array:
         nodes = entries + 1
