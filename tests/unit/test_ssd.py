@@ -224,6 +224,21 @@ class TestFailures:
         assert tier.sync() is IO_ERROR
         assert tier.sync() is OK
 
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_a_block_written_again_is_durable_before_its_old_file_goes(self, world: SsdWorld, fails: bool) -> None:
+        tier, user = world.begin()
+        user.write(tier, range(2 * PER_FILE + 1))
+        assert tier.sync() is OK
+        old = [user.where[0][0], user.where[PER_FILE][0]]
+        user.rewrite(tier, [0])
+        if fails:
+            world.sim.fail_call(1, errno=errno.EIO, only="sync")
+        for file in old:
+            tier.discard(file)
+        world.crash()
+        left = [*range(PER_FILE if fails else 1), 2 * PER_FILE]
+        assert sorted(user.recover(world.start().recover())) == left
+
     def test_one_bad_sector_fails_one_block(self, world: SsdWorld) -> None:
         tier, user = world.begin()
         user.write(tier, range(6))

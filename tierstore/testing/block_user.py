@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,6 +79,13 @@ class BlockUser:
         job = self.write_job(names)
         (result,) = tier.write([job])
         assert result.job_id == job.job_id
+        self.remember(names, result)
+        return result
+
+    def rewrite(self, tier: Tier, names: Sequence[int]) -> CopyResult:
+        """Write blocks of one file again, as before it goes; they lie in the new place from then on."""
+        job = replace(self.read_job(names), dst=TierName.SSD, dst_locations=None, priority=Priority.WRITE_BACK)
+        (result,) = tier.write([job])
         self.remember(names, result)
         return result
 

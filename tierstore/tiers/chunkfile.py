@@ -173,7 +173,11 @@ class ChunkFile:
         self._mark(headers, pages)
 
     def know(self, keys: Keys) -> None:
-        """Take what was found in a file of an earlier run, before `begin` or instead of it."""
+        """Take what was found in a file of an earlier run, before `begin` or instead of it.
+
+        An open one may not have been synced; a sealed one was before it got its name.
+        """
+        self.dirty = not self.name.axes
         self.names = (replace(self.name, file_uuid=keys.file_uuid),)
         self._mark(keys.rows, keys.pages)
 
@@ -191,7 +195,6 @@ class ChunkFile:
             end_nbytes=int(ends[-1]) * PAGE_NBYTES if len(ends) else 0,
             next_slot=int(blocks.max()) + 1 if len(blocks) else 0,
         )
-        self.dirty = True
         self.appendable = self.end_nbytes + footer_nbytes(slots, len(keys)) <= self.nbytes
         return self.appendable
 

@@ -90,8 +90,7 @@ class ChunkFolder:
     def declare(self, spec: ArraySpec) -> Outcome:
         """Make an array known, in the folder too where it is new; blocks then.
 
-        Returns:
-            OK; REJECTED where a block is larger than a file or the disk is full, or IO_ERROR.
+        OK; REJECTED where a block is larger than a file or the disk is full, or IO_ERROR.
         """
         if self._arrays.get(spec.name) is not None:
             return Outcome.OK
@@ -185,14 +184,8 @@ class ChunkFolder:
             del self._current[chunk.name.array]
 
     def sync(self) -> bool:
-        """Make every appended record durable; blocks.
-
-        Returns:
-            Whether all records appended since the last call are durable now. False is said once: those
-            that are not are known to be lost to a crash from then on.
-        """
-        for chunk in self.files.values():
-            self.make_durable(chunk)
+        """Make every appended record durable; blocks. Whether all since the last call are; False is said once."""
+        self.make_others_durable(None)
         lost, self._lost_records = self._lost_records, False
         return not lost
 
@@ -206,6 +199,10 @@ class ChunkFolder:
             self._lost_records = True
             return False
         return True
+
+    def make_others_durable(self, leaving: ChunkFile | None) -> bool:
+        """Sync every file but one that is to go; blocks. False where a sync failed."""
+        return all([self.make_durable(chunk) for chunk in self.files.values() if chunk is not leaving])
 
     def discard(self, file_id: int) -> None:
         """Close and remove a file, durably; blocks. Where removing fails its bytes count on, and it is tried again."""

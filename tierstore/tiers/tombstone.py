@@ -154,13 +154,16 @@ class Graves:
     def discard(self, file: int) -> None:
         """Give a chunk file back, and those before it that could not go; blocks.
 
-        A file goes once what it held of tombstones that are still needed is durable elsewhere. Where there is
-        no room for them it stays, unknown to everybody else, until the next one is given back.
+        A file goes once its blocks that were written again are durable, and so are its tombstones that are still
+        needed. Where there is no room for these it stays, unknown to everybody else, until the next one is given
+        back; where its blocks may not be durable elsewhere it stays for the next start.
         """
         waiting, self._postponed = [*self._postponed, file], []
         for file_id in waiting:
             chunk = self._folder.files.get(file_id)
-            if chunk is None or self._keep(chunk):
+            if chunk is not None and not self._folder.make_others_durable(chunk):
+                _logger.warning("%s stays: what was written again of it may not be durable", chunk.name.path)
+            elif chunk is None or self._keep(chunk):
                 self._folder.discard(file_id)
             else:
                 self._postponed.append(file_id)
