@@ -15,6 +15,8 @@ machine, and every message says what was wrong, which value, and what to do.
     ├── MemoryLimitError     the pool does not fit the memory it may take       (also a MemoryError)
     ├── DiskError            one disk call failed; carries operation, path and errno
     ├── DeviceError          the device refused a call
+    │   ├── NoDeviceError        there is no GPU, driver or package to use it with
+    │   └── DeviceMemoryError    the GPU has no memory left                     (also a MemoryError)
     └── ClosedError          the store is closed
 """
 
@@ -27,6 +29,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "DeviceError",
+    "DeviceMemoryError",
     "DiskError",
     "FolderBusyError",
     "FolderError",
@@ -34,6 +37,7 @@ __all__ = [
     "IdentityError",
     "LayoutError",
     "MemoryLimitError",
+    "NoDeviceError",
     "RankError",
     "TierstoreError",
 ]
@@ -90,6 +94,14 @@ class MemoryLimitError(TierstoreError, MemoryError):
 
 class DeviceError(TierstoreError):
     """The device refused a call."""
+
+
+class NoDeviceError(DeviceError):
+    """A GPU was asked for, and there is none, or no driver or package to use it with."""
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """The GPU has no memory left."""
 
 
 class ClosedError(TierstoreError):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,122 +11,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels.conftest import Compile, Guarded
+from tests.paged_copies import POISON, PagedCopy, Shape
 from tierstore.device.copy_table import BLOCKS_MAX, SEGMENTS_MAX, launches, vector_nbytes
 from tierstore.device.segments import SEGMENT
 
-if TYPE_CHECKING:
-    from tierstore.device.segments import Segments
-    from tierstore.types import Int64Array, UInt8Array
 
-POISON = 0xDB
-
-
-@dataclass(frozen=True)
-class Shape:
-    """One tensor of a cache, which makes one segment; the gaps are bytes behind each row and behind each block."""
-
-    num_blocks: int
-    num_rows: int
-    row_nbytes: int
-    row_gap: int = 0
-    block_gap: int = 0
-
-    @property
-    def block_stride(self) -> int:
-        return self.num_rows * (self.row_nbytes + self.row_gap) + self.block_gap
-
-    @property
-    def nbytes(self) -> int:
-        return self.num_blocks * self.block_stride - self.block_gap - self.row_gap
-
-    def rows(self, memory: UInt8Array, block_id: int) -> list[UInt8Array]:
-        starts = (block_id * self.block_stride + row * (self.row_nbytes + self.row_gap) for row in range(self.num_rows))
-        return [memory[start : start + self.row_nbytes] for start in starts]
+def run(library: ctypes.CDLL, direction: str, copy: PagedCopy, *, grid: int = 3, threads: int = 64) -> None:
+    for launch in launches(copy.segments, copy.slots, copy.block_ids):
+        kernel = getattr(library, f"run_{direction}_{launch.vector_nbytes}")
+        kernel(grid, threads, ctypes.c_void_p(launch.table.ctypes.data))
 
 
-@dataclass(frozen=True)
-class Copy:
-    """Tensors, a pool of slots, and which block goes into which slot."""
-
-    shapes: tuple[Shape, ...]
-    tensors: list[UInt8Array]
-    pool: UInt8Array
-    slot_nbytes: int
-    pairs: list[tuple[int, int]]
-
-    @classmethod
-    def make(
-        cls,
-        guarded: Guarded,
-        shapes: tuple[Shape, ...],
-        pairs: list[tuple[int, int]],
-        seed: int,
-        *,
-        at_start: bool = False,
-    ) -> Copy:
-        """Random tensors and a poisoned pool, each against one of its guards."""
-        source = np.random.default_rng(seed)
-        tensors = [guarded(shape.nbytes, at_start=at_start) for shape in shapes]
-        for tensor in tensors:
-            tensor[:] = source.integers(0, 256, tensor.shape, np.uint8)
-        slot_nbytes = sum(shape.num_rows * shape.row_nbytes for shape in shapes)
-        num_slots = 1 + max((slot for slot, _ in pairs), default=0)
-        pool = guarded(slot_nbytes * num_slots, at_start=at_start)
-        pool[:] = POISON
-        return cls(shapes, tensors, pool, slot_nbytes, pairs)
-
-    @property
-    def segments(self) -> Segments:
-        rows = []
-        offset = 0
-        for shape, tensor in zip(self.shapes, self.tensors, strict=True):
-            row_stride = shape.row_nbytes + shape.row_gap
-            rows.append((tensor.ctypes.data, shape.block_stride, shape.num_rows, row_stride, shape.row_nbytes, offset))
-            offset += shape.num_rows * shape.row_nbytes
-        return np.array(rows, SEGMENT)
-
-    @property
-    def slots(self) -> Int64Array:
-        return np.array([self.pool.ctypes.data + slot * self.slot_nbytes for slot, _ in self.pairs], np.int64)
-
-    @property
-    def block_ids(self) -> Int64Array:
-        return np.array([block_id for _, block_id in self.pairs], np.int64)
-
-    def block(self, block_id: int) -> UInt8Array:
-        """A block's bytes in slot order, by indexing."""
-        parts = zip(self.shapes, self.tensors, strict=True)
-        return np.concatenate([row for shape, tensor in parts for row in shape.rows(tensor, block_id)])
-
-    def run(self, library: ctypes.CDLL, direction: str, *, grid: int = 3, threads: int = 64) -> None:
-        for launch in launches(self.segments, self.slots, self.block_ids):
-            kernel = getattr(library, f"run_{direction}_{launch.vector_nbytes}")
-            kernel(grid, threads, ctypes.c_void_p(launch.table.ctypes.data))
-
-
-def check_gather(library: ctypes.CDLL, copy: Copy) -> None:
-    before = [tensor.copy() for tensor in copy.tensors]
-    expected = copy.pool.copy()
-    for slot, block_id in copy.pairs:
-        expected[slot * copy.slot_nbytes : (slot + 1) * copy.slot_nbytes] = copy.block(block_id)
-    copy.run(library, "gather")
-    assert np.array_equal(copy.pool, expected)
-    assert all(np.array_equal(tensor, old) for tensor, old in zip(copy.tensors, before, strict=True))
-
-
-def check_scatter(library: ctypes.CDLL, copy: Copy, seed: int) -> None:
-    copy.pool[:] = np.random.default_rng(seed).integers(0, 256, copy.pool.shape, np.uint8)
-    before = copy.pool.copy()
-    expected = [tensor.copy() for tensor in copy.tensors]
-    for slot, block_id in copy.pairs:
-        offset = slot * copy.slot_nbytes
-        for shape, tensor in zip(copy.shapes, expected, strict=True):
-            for row in shape.rows(tensor, block_id):
-                row[:] = before[offset : offset + len(row)]
-                offset += len(row)
-    copy.run(library, "scatter")
-    assert all(np.array_equal(tensor, new) for tensor, new in zip(copy.tensors, expected, strict=True))
-    assert np.array_equal(copy.pool, before)
+def check_both_ways(
+    library: ctypes.CDLL,
+    guarded: Guarded,
+    shapes: tuple[Shape, ...],
+    pairs: list[tuple[int, int]],
+    *,
+    at_start: bool,
+    seed: int = 1,
+) -> None:
+    copy = PagedCopy.make(partial(guarded, at_start=at_start), shapes, pairs, seed)
+    copy.check_store(lambda: run(library, "gather", copy))
+    copy.check_load(lambda: run(library, "scatter", copy), seed + 1)
 
 
 shapes = st.builds(
@@ -159,8 +65,7 @@ def test_any_rows_are_copied_as_indexing_would_and_nothing_else_is_touched(
 ) -> None:
     library = compile_kernels("gather_scatter")
     pairs = list(zip(order, block_ids, strict=False))
-    check_gather(library, Copy.make(guarded, shapes, pairs, seed, at_start=at_start))
-    check_scatter(library, Copy.make(guarded, shapes, pairs, seed, at_start=at_start), seed + 1)
+    check_both_ways(library, guarded, shapes, pairs, at_start=at_start, seed=seed)
 
 
 @pytest.mark.parametrize("row_nbytes", [1, 576, 656, 1152, 2048, 18432, 65536])
@@ -172,14 +77,13 @@ def test_every_row_size_of_the_field_is_exact(
     shape = Shape(num_blocks=3, num_rows=2, row_nbytes=row_nbytes, row_gap=row_gap)
     pairs = [(0, 2), (1, 0)]
     for at_start in (True, False):
-        check_gather(library, Copy.make(guarded, (shape, shape), pairs, row_nbytes, at_start=at_start))
-        check_scatter(library, Copy.make(guarded, (shape, shape), pairs, row_nbytes, at_start=at_start), 5)
+        check_both_ways(library, guarded, (shape, shape), pairs, at_start=at_start)
 
 
 @pytest.mark.parametrize("row_nbytes", [576, 656, 1152, 4096])
 def test_rows_of_whole_vectors_take_the_widest_kernel(guarded: Guarded, row_nbytes: int) -> None:
     shape = Shape(num_blocks=2, num_rows=4, row_nbytes=row_nbytes)
-    copy = Copy.make(guarded, (shape,), [(0, 1)], 1)
+    copy = PagedCopy.make(partial(guarded, at_start=True), (shape,), [(0, 1)], 1)
     assert vector_nbytes(copy.segments, copy.slots) == 16
 
 
@@ -215,17 +119,17 @@ def test_copies_larger_than_a_table_are_cut_into_several(compile_kernels: Compil
     num_blocks = BLOCKS_MAX + 3
     shapes = tuple(Shape(num_blocks, 1, 16) for _ in range(SEGMENTS_MAX + 1))
     pairs = [(num_blocks - 1 - block_id, block_id) for block_id in range(num_blocks)]
-    copy = Copy.make(guarded, shapes, pairs, 3)
+    copy = PagedCopy.make(partial(guarded, at_start=True), shapes, pairs, 3)
     assert len(list(launches(copy.segments, copy.slots, copy.block_ids))) == 4
-    check_gather(library, copy)
-    check_scatter(library, copy, 4)
+    copy.check_store(lambda: run(library, "gather", copy))
+    copy.check_load(lambda: run(library, "scatter", copy), 4)
 
 
 @pytest.mark.parametrize(("grid", "threads"), [(1, 32), (1, 256), (7, 96), (64, 256)])
 def test_the_launch_shape_changes_no_byte(compile_kernels: Compile, guarded: Guarded, grid: int, threads: int) -> None:
     library = compile_kernels("gather_scatter")
-    copy = Copy.make(guarded, (Shape(3, 3, 656), Shape(3, 1, 5000)), [(0, 2), (2, 0)], 6)
-    copy.run(library, "gather", grid=grid, threads=threads)
+    copy = PagedCopy.make(partial(guarded, at_start=True), (Shape(3, 3, 656), Shape(3, 1, 5000)), [(0, 2), (2, 0)], 6)
+    run(library, "gather", copy, grid=grid, threads=threads)
     for slot, block_id in copy.pairs:
         assert np.array_equal(copy.pool[slot * copy.slot_nbytes :][: copy.slot_nbytes], copy.block(block_id))
     assert set(copy.pool[copy.slot_nbytes : 2 * copy.slot_nbytes].tolist()) == {POISON}
@@ -233,7 +137,7 @@ def test_the_launch_shape_changes_no_byte(compile_kernels: Compile, guarded: Gua
 
 def test_rows_may_run_backwards_through_the_cache(compile_kernels: Compile, guarded: Guarded) -> None:
     library = compile_kernels("gather_scatter")
-    copy = Copy.make(guarded, (Shape(2, 3, 48),), [(0, 1)], 7)
+    copy = PagedCopy.make(partial(guarded, at_start=True), (Shape(2, 3, 48),), [(0, 1)], 7)
     segments = copy.segments
     segments["base_address"] += 2 * 48
     segments["row_stride_nbytes"] = -48

@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["OPTIONS", "SOURCES", "read_source"]
 
-OPTIONS = ("--std=c++17",)
+OPTIONS = ("-std=c++17",)
 """What NVRTC is told besides the architecture."""
 
 _PACKAGE = Path(__file__).parents[1]

@@ -1,0 +1,116 @@
+"""The few calls that the CUDA device makes of a GPU: the seam between what is decided and what a driver does.
+
+Kept by `tierstore.device.cuda`, the only module that knows cupy and torch.cuda, and by the recording runtime of
+the tests, which has no GPU. Everything above this seam is plain Python: which copy waits for which, what is
+launched, when memory is given back. Addresses and stream handles are plain integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tierstore.types import Int64Array
+
+__all__ = ["THREADS", "CudaRuntime", "GpuFacts", "Mark", "Memory", "Moves", "Order"]
+
+THREADS = 256
+"""Threads of every block that is launched; the kernels are compiled for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """What the device needs to know of a GPU.
+
+    Attributes:
+        index: Its number in this process.
+        name: Its maker's name for it.
+        driver: CUDA version of the driver, as in 13000 for 13.0.
+        processors: Its multiprocessors.
+        has_batches: Whether the driver copies in batches (CUDA 12.8).
+        reaches_host: Whether registered host memory has the same address for the GPU, so that kernels and batches can
+            name it. Not so under WSL 2, where a batch that tries fails late and takes the context with it.
+        memory: Where its tensors lie, as torch names it: ``"cuda:0"``.
+        numa_node: The node of the machine that it is nearest to; None where the machine has but one.
+    """
+
+    index: int
+    name: str
+    driver: int
+    processors: int
+    has_batches: bool
+    reaches_host: bool
+    memory: str
+    numa_node: int | None = None
+
+
+class Mark(Protocol):
+    """A recorded event of a GPU. It lives as long as something refers to it."""
+
+    @property
+    def handle(self) -> int:
+        """The event itself, for whoever speaks to the driver."""
+
+
+class Order(Protocol):
+    """Streams and events. Nothing blocks but `finish`."""
+
+    def enter(self) -> None:
+        """Make the GPU the calling thread's."""
+
+    def new_stream(self, *, high_priority: bool) -> int:
+        """A stream that does not wait for the legacy default stream."""
+
+    def drop_stream(self, stream: int) -> None:
+        """End a stream, once what it holds has ended."""
+
+    def record(self, stream: int) -> Mark:
+        """Mark this point of the stream."""
+
+    def hold(self, stream: int, mark: Mark) -> None:
+        """Let the stream go on only once the mark is reached."""
+
+    def finish(self, mark: Mark) -> None:
+        """Block the calling thread, without spinning, until the mark is reached. Raises DeviceError."""
+
+
+class Moves(Protocol):
+    """Copies. All only enqueue, and read their source in the stream's order: never earlier."""
+
+    def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
+        """One contiguous piece; from or to pageable memory this blocks."""
+
+    def copy_batch(self, dsts: Int64Array, srcs: Int64Array, nbytes: Int64Array, stream: int) -> None:
+        """Many pieces by one call, in any order among themselves. Needs registered memory."""
+
+    def launch(self, kernel: str, grid: int, parameter: NDArray[Any], stream: int) -> None:
+        """A kernel of ``kernels/`` with one parameter, copied by the call, in `grid` blocks of `THREADS`."""
+
+
+class Memory(Protocol):
+    """Memory of the GPU, and host memory that it can reach."""
+
+    def allocate(self, nbytes: int) -> int:
+        """GPU memory. Raises DeviceMemoryError."""
+
+    def free(self, address: int) -> None:
+        """Give it back."""
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Pin host memory for every process and GPU that maps it. Blocks. Raises DeviceError."""
+
+    def unregister(self, address: int) -> None:
+        """Undo `register`."""
+
+
+class CudaRuntime(Order, Moves, Memory, Protocol):
+    """All of it, for one GPU.
+
+    Attributes:
+        facts: What it is.
+    """
+
+    facts: GpuFacts
