@@ -80,7 +80,7 @@ class Metric(Enum):
     EVICTED_BLOCKS = Kind.COUNTER, "Blocks evicted to make room.", {"tier": (TierName.HOST, TierName.SSD)}
     SSD_WRITTEN_BLOCKS = (
         Kind.COUNTER,
-        "Blocks written to SSD that were read from there before they left, or that were not.",
+        "Blocks written to SSD that have been read from there, or that left it unread.",
         {"fate": ("useful", "wasted")},
     )
     SSD_REWRITTEN_BLOCKS = Kind.COUNTER, "Blocks written to SSD again so that their old file could go."
@@ -88,6 +88,10 @@ class Metric(Enum):
         Kind.COUNTER,
         "Bytes that blocks took on SSD as they were encoded; over their own bytes, the compression ratio.",
         {"written": ("first", "again")},
+    )
+    SSD_WRITE_AMPLIFICATION_RATIO = (
+        Kind.GAUGE,
+        "Encoded bytes written to SSD over those written for the first time; 0 before the first write.",
     )
     DELETED_BLOCKS = Kind.COUNTER, "Blocks that deletes made unknown."
     RECLAIMED_FILES = Kind.COUNTER, "Chunk files taken back to make room."

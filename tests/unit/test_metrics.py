@@ -100,5 +100,5 @@ def test_every_sample_is_rendered_once() -> None:
 @pytest.mark.parametrize("metric", [metric for metric in Metric if metric is not Metric.SSD_DIRECT_IO])
 def test_a_name_ends_in_its_unit(metric: Metric) -> None:
     unit = metric.name.rsplit("_", 1)[1]
-    assert unit in {"BLOCKS", "BYTES", "FILES", "JOBS", "REQUESTS", "SECONDS"}
+    assert unit in {"BLOCKS", "BYTES", "FILES", "JOBS", "RATIO", "REQUESTS", "SECONDS"}
     assert (unit == "SECONDS") == (metric.kind is Kind.HISTOGRAM)

@@ -265,3 +265,5 @@ class Mind:
         metrics.set(Metric.HOST_FREE_BYTES, self.host.slots.capacity_slabs * self.host.slots.slab_nbytes - used_nbytes)
         if self.ssd is not None:
             metrics.set(Metric.SSD_FREE_BYTES, self.ssd.free_nbytes)
+            first, again = (metrics.value(Metric.SSD_ENCODED_BYTES, written) for written in ("first", "again"))
+            metrics.set(Metric.SSD_WRITE_AMPLIFICATION_RATIO, (first + again) / first if first else 0)

@@ -136,14 +136,17 @@ class SsdRoom:
 
     def discard(self, entries: Int32Array) -> None:
         """Drop blocks in any state; their bytes stay until the file goes. The caller releases the entries."""
-        self._directory.ssd.discard(entries[self._directory.ssd.state[entries] != State.GONE])
+        directory = self._directory
+        state = directory.ssd.state[entries]
+        held = entries[state == State.READY]
+        rewriting = directory.flags[held] & REWRITING > 0
+        self.count_read(held[directory.ssd.pins[held] > rewriting])  # a read that has begun is one
+        unread = np.count_nonzero(directory.flags[held] & READ_BACK == 0)
+        self._metrics.add(Metric.SSD_WRITTEN_BLOCKS, int(unread), "wasted")
+        directory.ssd.discard(entries[state != State.GONE])
 
     def forget(self, entries: Int32Array) -> None:
         """Drop READY blocks that are not kept as their file goes. The caller releases the entries."""
-        directory = self._directory
-        self.count_read(entries[directory.ssd.pins[entries] > 0])  # a read that has begun is one
-        unread = np.count_nonzero(directory.flags[entries] & READ_BACK == 0)
-        self._metrics.add(Metric.SSD_WRITTEN_BLOCKS, int(unread), "wasted")
         self._metrics.add(Metric.EVICTED_BLOCKS, len(entries), TierName.SSD)
         self.discard(entries)
 
