@@ -18,6 +18,7 @@ machine, and every message says what was wrong, which value, and what to do.
     │   ├── NoDeviceError        there is no GPU, driver or package to use it with
     │   └── DeviceMemoryError    the GPU has no memory left                     (also a MemoryError)
     └── ClosedError          the store is closed
+        └── ForkError            it belongs to the process that this one is a fork of
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ __all__ = [
     "FolderBusyError",
     "FolderError",
     "FolderFormatError",
+    "ForkError",
     "IdentityError",
     "LayoutError",
     "MemoryLimitError",
@@ -106,6 +108,10 @@ class DeviceMemoryError(DeviceError, MemoryError):
 
 class ClosedError(TierstoreError):
     """The store is closed."""
+
+
+class ForkError(ClosedError):
+    """The store belongs to the process that this one is a fork of."""
 
 
 class DiskError(TierstoreError):

@@ -8,10 +8,12 @@ and never the work. Called by the store and the engine; on any other thread it c
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from tierstore.forks import check_owner
 from tierstore.worker import Worker
 
 __all__ = ["Shield", "Shielded", "unshielded"]
@@ -39,9 +41,15 @@ class Shield:
 
     def __init__(self) -> None:
         self._worker = Worker("verbs", capacity=_CALLS_MAX)
+        self._owner_pid = os.getpid()
 
     def __call__(self, task: Callable[[], T], /) -> T:
-        """Call a task where nothing interrupts it, and wait for it. After `close`, and in a fork, it is called here."""
+        """Call a task where nothing interrupts it, and wait for it. After `close` it is called here.
+
+        Raises:
+            ForkError: In a fork of the process that made this.
+        """
+        check_owner(self._owner_pid)
         return self._worker.ask(task) if threading.current_thread() is threading.main_thread() else task()
 
     def later(self, task: Callable[[], None]) -> None:

@@ -6,21 +6,16 @@ import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 from tests.payload import TIMEOUT_SECONDS, block_hash, get, namespace, rows, small_store
+from tests.processes import program
 from tierstore.errors import DiskError, FolderBusyError
 from tierstore.store import NamespaceHandle
 from tierstore.types import Outcome
 
-ROOT = Path(__file__).parents[2]
 NUMBERS = range(6)
 HASHES = [block_hash(number) for number in NUMBERS]
 
@@ -32,19 +27,6 @@ def put(handle: NamespaceHandle, numbers: range = NUMBERS, *, durable: bool = Tr
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@contextmanager
-def program(script: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """A Python program that knows how to open a small store, and its output; killed at the end if it still lives."""
-    head = f"import os, sys\nfrom tests.payload import *\nfolder = {str(folder)!r}\n"
-    command = [sys.executable, "-c", head + script]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process, process.stdout
-        finally:
-            process.kill()
 
 
 def test_a_second_store_in_the_same_process_is_told_so(tmp_path: Path) -> None:

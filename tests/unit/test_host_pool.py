@@ -96,9 +96,10 @@ def test_populate_that_the_kernel_refuses_names_the_setting(monkeypatch: pytest.
             ctypes.set_errno(errno.ENOMEM)
             return -1
 
-    monkeypatch.setattr(host_pool, "_LIBC", NoMemory())
-    with closing(HostPool(PAGE_NBYTES)) as pool, pytest.raises(MemoryLimitError, match=r"4096.*\[host\] size"):
-        pool.populate(0, PAGE_NBYTES)
+    with closing(HostPool(PAGE_NBYTES)) as pool, monkeypatch.context() as patch:
+        patch.setattr(host_pool, "_LIBC", NoMemory())
+        with pytest.raises(MemoryLimitError, match=r"4096.*\[host\] size"):
+            pool.populate(0, PAGE_NBYTES)
 
 
 def test_a_closed_pool_stays_mapped_as_long_as_a_view_lives() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from tierstore import forks
 from tierstore.disk.base import Buffer
 from tierstore.errors import DiskError
 from tierstore.types import PAGE_NBYTES
@@ -41,6 +42,7 @@ class _Descriptor:
 
     def __init__(self, number: int) -> None:
         self._number = number
+        forks.keep_from_children(number)
         self._claims = 1
         self._closed = False
         self._lock = threading.Lock()
@@ -67,7 +69,7 @@ class _Descriptor:
             self._claims -= 1
             last = self._claims == 0
         if last:
-            os.close(self._number)
+            forks.close(self._number)
 
 
 class PosixFile:

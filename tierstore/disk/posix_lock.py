@@ -13,6 +13,7 @@ import os
 from contextlib import ExitStack
 from typing import Final
 
+from tierstore import forks
 from tierstore.disk.posix_file import seam
 from tierstore.errors import FolderBusyError, FolderError
 
@@ -35,6 +36,8 @@ class PosixLock:
         self._numbers = numbers
         self._path = path
         self._owner_pid = os.getpid()
+        for number in numbers:
+            forks.keep_from_children(number)
 
     @property
     def closed(self) -> bool:
@@ -47,12 +50,11 @@ class PosixLock:
             return not self.closed and _is_named(self._numbers[0], self._path)
 
     def close(self) -> None:
-        """Give the claim up; a second call does nothing. In a forked child it leaves the parent's claim alone."""
+        """Give the claim up; a second call does nothing. A forked child has none."""
         numbers, self._numbers = self._numbers, ()
-        for number in numbers:
-            if os.getpid() == self._owner_pid:  # children that inherited the descriptor would keep the claim
-                fcntl.flock(number, fcntl.LOCK_UN)
-            os.close(number)
+        for number in numbers if os.getpid() == self._owner_pid else ():
+            fcntl.flock(number, fcntl.LOCK_UN)  # a child that was forked just now has not closed its copy yet
+            forks.close(number)
 
 
 def claim(folder: int, name: str, holder: bytes, *, path: str) -> PosixLock:

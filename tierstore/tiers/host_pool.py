@@ -11,11 +11,13 @@ import errno
 import fcntl
 import mmap
 import os
-from contextlib import ExitStack, suppress
+import weakref
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore import forks
 from tierstore.errors import ClosedError, ConfigError, MemoryLimitError
 from tierstore.tiers.memory_limit import check_memory
 from tierstore.types import PAGE_NBYTES
@@ -29,6 +31,10 @@ _MADV_REMOVE = 9
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in the mmap module
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_LIBC.mmap.restype = ctypes.c_void_p
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class HostPool:
@@ -55,12 +61,15 @@ class HostPool:
         check_memory(nbytes)
         self.nbytes = nbytes
         try:
-            self._fd, memory = _map(nbytes)
+            self._fd, address = _map(nbytes)
         except OSError as error:
             raise MemoryLimitError(
                 f"a host pool of {nbytes} bytes could not be mapped: {error.strerror}; lower [host] size"
             ) from error
-        self._view: UInt8Array | None = np.frombuffer(memory, np.uint8)
+        forks.keep_from_children(self._fd)
+        memory = (ctypes.c_uint8 * nbytes).from_address(address)
+        weakref.finalize(memory, _unmap, address, nbytes, os.getpid()).atexit = False  # with the last view of it
+        self._view: UInt8Array | None = np.ctypeslib.as_array(memory)
 
     @property
     def fd(self) -> int:
@@ -111,20 +120,31 @@ class HostPool:
                 self._view.ctypes.data, self.nbytes, _MADV_REMOVE
             )  # its pages go now, whoever still views them
             self._view = None
-            os.close(self._fd)
+            forks.close(self._fd)
 
 
-def _map(nbytes: int) -> tuple[int, mmap.mmap]:
-    """Make the file, seal it and map it; leaves nothing behind where it raises OSError."""
+def _map(nbytes: int) -> tuple[int, int]:
+    """Make the file, seal it and map it: descriptor and address. Leaves nothing behind where it raises OSError.
+
+    Not by `mmap.mmap`, which keeps a second descriptor that nobody can close in a forked child, and which would
+    unmap, there too, whatever lies at the address.
+    """
     with ExitStack() as undo:
         fd = os.memfd_create("tierstore", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         undo.callback(os.close, fd)
         os.fchmod(fd, 0o600)
         os.ftruncate(fd, nbytes)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        memory = mmap.mmap(fd, nbytes)
-        memory.madvise(mmap.MADV_DONTFORK)
-        with suppress(OSError):  # a kernel built without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
+        address = _LIBC.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+        if address == _MAP_FAILED:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        _LIBC.madvise(address, nbytes, mmap.MADV_DONTFORK)
+        _LIBC.madvise(address, nbytes, mmap.MADV_HUGEPAGE)  # a kernel built without them refuses, and that is all
         undo.pop_all()
-    return fd, memory
+    return fd, address
+
+
+def _unmap(address: int, nbytes: int, owner_pid: int) -> None:
+    if os.getpid() == owner_pid:
+        _LIBC.munmap(address, nbytes)

@@ -7,6 +7,7 @@ submitted and transfers resolved outside it. Called by the store and by link thr
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ import numpy as np
 from tierstore.control.lookahead import hint_slices
 from tierstore.control.planner import SLICE_BLOCKS
 from tierstore.errors import ClosedError
+from tierstore.forks import check_owner
 from tierstore.shield import Shielded, unshielded
 from tierstore.transfer.base import ended
 from tierstore.transfer.future import Transfer
@@ -70,6 +72,7 @@ class Engine:
         self._timer = Timer(clock, self.expire)
         self._closing = False
         self._idle = threading.Event()
+        self._owner_pid = os.getpid()
 
     @contextmanager
     def planning(self) -> Iterator[Planner]:
@@ -287,5 +290,6 @@ class Engine:
             self._idle.set()
 
     def _check_open(self) -> None:
+        check_owner(self._owner_pid)
         if self._closing:
             raise ClosedError("the store is closed; open a new Store")

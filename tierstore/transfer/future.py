@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.forks import check_owner
 from tierstore.types import Outcome
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ class Transfer:
         self._result: TransferResult | None = None
         self._sleepers: list[threading.Lock] = []
         self._callbacks: list[Callable[[Transfer], None]] = []
+        self._owner_pid = os.getpid()
 
     def done(self) -> bool:
         """Whether the result is there."""
@@ -79,8 +82,10 @@ class Transfer:
 
         Raises:
             TimeoutError: It has not ended after `timeout` seconds; it goes on.
+            ForkError: It had not ended when this process was forked: it ends in the parent alone.
         """
         if self._result is None:
+            check_owner(self._owner_pid)
             self._sleep(-1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
         if self._result is None:
             raise TimeoutError(f"the transfer has not ended after {timeout} s; wait longer, or cancel() it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import os
 import threading
 from collections.abc import Callable
 
@@ -29,6 +30,7 @@ class Timer:
         self._closing = False
         self._changed = threading.Condition()
         self._worker: Worker | None = None
+        self._owner_pid = os.getpid()
 
     def arm(self, deadline: float) -> None:
         """Make sure that `expire` is called at this time or sooner."""
@@ -43,8 +45,10 @@ class Timer:
             self._changed.notify()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread. In a forked child it does nothing: the thread is the parent's."""
         atexit.unregister(self.close)
+        if os.getpid() != self._owner_pid:
+            return
         with self._changed:
             self._closing = True
             self._changed.notify()
