@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tierstore.disk.base import Disk
     from tierstore.policy.base import AdmissionPolicy, NewPolicy
     from tierstore.tiers.base import Recovered
-    from tierstore.transfer.base import CallerMemory
+    from tierstore.transfer.caller_memory import CallerMemory
     from tierstore.types import RequestId
 
 __all__ = ["House", "build"]

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
 from tierstore.device.base import Event
-from tierstore.errors import ConfigError, IdentityError, LayoutError
+from tierstore.errors import ConfigError, IdentityError
 from tierstore.keys import Namespace, pack_hashes
-from tierstore.layout import DTYPE_NBYTES, KVLayout
-from tierstore.transfer.base import CallerMemory
+from tierstore.transfer.caller_memory import BlockIds, CallerMemory
 from tierstore.transfer.future import Transfer
 from tierstore.types import HASH_NBYTES, Generation, Presence
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from tierstore.store import Store
     from tierstore.types import UInt8Array
 
-__all__ = ["GetOptions", "NamespaceHandle", "PutOptions", "as_hashes", "check_dtype"]
+__all__ = ["GetOptions", "NamespaceHandle", "PutOptions", "as_hashes"]
 
 _NO_PARENT = bytes(HASH_NBYTES)
 
@@ -32,8 +30,8 @@ _NO_PARENT = bytes(HASH_NBYTES)
 class GetOptions(TypedDict, total=False):
     """Keywords of `NamespaceHandle.get`."""
 
-    block_ids: Sequence[int] | None
-    after: Event | None
+    block_ids: BlockIds | None
+    after: Event | Sequence[Event] | None
     deadline_seconds: float | None
 
 
@@ -47,10 +45,10 @@ class PutOptions(GetOptions, total=False):
 class NamespaceHandle:
     """The verbs of one namespace. Made by `Store.namespace`; may be used from any thread.
 
-    Hashes are given in prefix order, each once: a sequence of 32-byte hashes, or uint8[n, 32]. Buffers are one
-    array or tensor whose first axis counts blocks (or a sequence of such, one a page of the layout), in the
-    layout's dtype or as raw bytes, C-contiguous within a block. They must stay untouched until the transfer
-    is done.
+    Hashes are given in prefix order, each once: a sequence of 32-byte hashes, or uint8[n, 32]. Buffers are an
+    engine's cache bound as a `PagedKV`, or one array or tensor whose first axis counts blocks (or a sequence of
+    such, one a page of the layout), in the layout's dtype or as raw bytes, C-contiguous within a block. They must
+    stay untouched until the transfer is done.
     """
 
     def __init__(self, store: Store, namespace: Namespace, generation: Generation) -> None:
@@ -71,10 +69,10 @@ class NamespaceHandle:
         hashes: Sequence[bytes] | UInt8Array,
         buffers: object,
         *,
-        block_ids: Sequence[int] | None = None,
+        block_ids: BlockIds | None = None,
         parent: bytes = _NO_PARENT,
         durable: bool = False,
-        after: Event | None = None,
+        after: Event | Sequence[Event] | None = None,
         deadline_seconds: float | None = None,
     ) -> Transfer:
         """Store blocks. Done when they are readable; with `durable`, when they are on disk and synced.
@@ -92,7 +90,7 @@ class NamespaceHandle:
             LayoutError, IdentityError, ClosedError: Before anything has happened.
         """
         keys = as_hashes(hashes)
-        memory = self._memory(keys, buffers, block_ids, after)
+        memory = self._memory(keys, buffers, block_ids, after, written=False)
         parents = np.concatenate([as_hashes([parent]), keys[:-1]])[: len(keys)]
         number, deadline = self._generation.number, self._deadline(deadline_seconds)
         return self._store.engine.start(
@@ -108,8 +106,8 @@ class NamespaceHandle:
         hashes: Sequence[bytes] | UInt8Array,
         buffers: object,
         *,
-        block_ids: Sequence[int] | None = None,
-        after: Event | None = None,
+        block_ids: BlockIds | None = None,
+        after: Event | Sequence[Event] | None = None,
         deadline_seconds: float | None = None,
     ) -> Transfer:
         """Load the longest prefix there is; `leading` of the result says how long. Rows behind it are not written.
@@ -117,16 +115,16 @@ class NamespaceHandle:
         Args:
             hashes: Whose blocks.
             buffers: Where to.
-            block_ids: The row of each block in the buffers; None where block i is row i.
-            after: Copy only after this event of the device.
+            block_ids: The place of each block in the cache, or of each row of ids that it was bound with a sequence of
+                them; None where block i is row i.
+            after: Copy only after this event; or after one event for each page group of the cache, each group alone.
             deadline_seconds: Load what is ready by then, and no more.
 
         Raises:
             LayoutError, IdentityError, ClosedError: Before anything has happened.
         """
         keys = as_hashes(hashes)
-        memory = self._memory(keys, buffers, block_ids, after)
-        _check_destination(buffers, memory)
+        memory = self._memory(keys, buffers, block_ids, after, written=True)
         number, deadline = self._generation.number, self._deadline(deadline_seconds)
         return self._store.engine.start(
             lambda planner: planner.get(number, keys, deadline),
@@ -205,25 +203,16 @@ class NamespaceHandle:
         return self._store.engine.now() + seconds
 
     def _memory(
-        self, keys: UInt8Array, buffers: object, block_ids: Sequence[int] | None, after: Event | None
+        self,
+        keys: UInt8Array,
+        buffers: object,
+        block_ids: BlockIds | None,
+        after: Event | Sequence[Event] | None,
+        *,
+        written: bool,
     ) -> CallerMemory:
-        if after is not None and not isinstance(after, Event):
-            raise LayoutError(f"after is of type {type(after).__name__}; pass an event of the device, or None")
-        pages = self._store.pages(buffers, self.namespace.layout)
-        num_rows = min(len(page) for page in pages)
-        if block_ids is None:
-            if num_rows != len(keys):
-                raise LayoutError(
-                    f"{len(keys)} hashes but buffers of {num_rows} blocks; pass one row a hash, or block_ids"
-                )
-            return CallerMemory(pages, None, after)
-        rows = np.asarray(block_ids, np.int64)
-        if rows.shape != (len(keys),):
-            raise LayoutError(f"{len(keys)} hashes but block_ids of shape {rows.shape}; pass one a hash")
-        outside = rows[(rows < 0) | (rows >= num_rows)]
-        if len(outside):
-            raise LayoutError(f"block id {outside[0]} lies outside buffers of {num_rows} blocks")
-        return CallerMemory(pages, rows, after)
+        kv = self._store.bind(buffers, self.namespace.layout)
+        return CallerMemory.check(kv, len(keys), block_ids, after, written=written)
 
 
 def as_hashes(hashes: Sequence[bytes] | UInt8Array) -> UInt8Array:
@@ -245,32 +234,3 @@ def _check_distinct(packed: UInt8Array) -> None:
         first = seen.setdefault(row.tobytes(), position)
         if first != position:
             raise IdentityError(f"hash {position} is hash {first} again; a chain names each block once")
-
-
-def check_dtype(buffers: object, layout: KVLayout) -> None:
-    """Refuse a buffer of another KV dtype than the layout's; raw unsigned integers hold any."""
-    for buffer in buffers if isinstance(buffers, list | tuple) else [buffers]:
-        name = _kv_dtype(getattr(buffer, "dtype", None))
-        if name not in {"", layout.dtype, "uint8"} and layout.dtype != "uint8":
-            raise LayoutError(
-                f"a buffer of {name} for a namespace of {layout.dtype}; pass {layout.dtype}, or the bytes as uint8"
-            )
-
-
-@cache
-def _kv_dtype(dtype: object) -> str:
-    """The KV dtype that a numpy or torch dtype is; empty for one that only holds bits."""
-    name = str(dtype).removeprefix("torch.").removesuffix("fn")
-    return name if name in DTYPE_NBYTES else ""
-
-
-def _check_destination(buffers: object, memory: CallerMemory) -> None:
-    """Refuse what cannot take the blocks of a get: memory that is read-only, or one row for two of them."""
-    for buffer in buffers if isinstance(buffers, list | tuple) else [buffers]:
-        if isinstance(buffer, np.ndarray) and not buffer.flags.writeable:
-            raise LayoutError("a buffer is read-only, so nothing can be loaded into it; pass a writable one")
-    if memory.block_ids is not None:
-        rows = memory.block_ids.tolist()
-        if len(set(rows)) < len(rows):
-            twice = next(row for row in rows if rows.count(row) > 1)
-            raise LayoutError(f"block id {twice} is named twice; each block of a get needs a row of its own")

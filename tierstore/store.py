@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 from tierstore.assembly import build
 from tierstore.config import StoreConfig
-from tierstore.errors import ClosedError, IdentityError
-from tierstore.handle import NamespaceHandle, check_dtype
+from tierstore.device.paged_kv import PagedKV
+from tierstore.device.paging import bind_rows
+from tierstore.errors import ClosedError, DeviceError, IdentityError, LayoutError
+from tierstore.handle import NamespaceHandle
 from tierstore.keys import Namespace
 from tierstore.metrics import Metric
 from tierstore.shield import Shield
@@ -24,7 +26,6 @@ from tierstore.transfer.future import Transfer, TransferResult
 from tierstore.types import PAGE_NBYTES, Generation
 
 if TYPE_CHECKING:
-    from tierstore.device.base import Pages
     from tierstore.disk.base import Disk
     from tierstore.layout import KVLayout
     from tierstore.tiers.host_pool import HostPool
@@ -138,10 +139,23 @@ class Store:
         """The host pool's memory; for those who measure."""
         return self._house.pool
 
-    def pages(self, buffers: object, layout: KVLayout) -> Pages:
-        """View a caller's buffers as pages of this layout; LayoutError where they do not fit."""
-        check_dtype(buffers, layout)
-        return self._house.device.pages(buffers, layout.block_nbytes)
+    def bind(self, buffers: object, layout: KVLayout) -> PagedKV:
+        """A caller's cache, bound for this layout already, or its plain buffers as one.
+
+        Raises:
+            LayoutError: They do not fit.
+            DeviceError: They lie elsewhere than the caches of the store's device.
+        """
+        if isinstance(buffers, PagedKV):
+            if buffers.layout is not None and buffers.layout != layout:
+                raise LayoutError(f"the cache is bound for other blocks: {_difference(buffers.layout, layout)}")
+            kv = buffers
+        else:
+            kv = bind_rows(buffers, layout.block_nbytes, layout.dtype)
+        memory = self._house.device.memory
+        if kv.memory != memory:
+            raise DeviceError(f"{kv.tensors[0]} is on {kv.memory}; the store's device copies memory of {memory}")
+        return kv
 
     def flush(self) -> Transfer:
         """Make everything put so far durable, write-backs included. Does not block.
@@ -196,3 +210,11 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _difference(bound: KVLayout, layout: KVLayout) -> str:
+    """What differs between two layouts, in words."""
+    ours, theirs = bound.as_fields(), layout.as_fields()
+    names = [name for name in ours if ours[name] != theirs[name]]
+    values = [f"{name} {ours[name]}, the namespace has {theirs[name]}" for name in names if name != "pages"]
+    return "; ".join(values or ["its pages are not the namespace's"])

@@ -171,7 +171,7 @@ BAD_CALLS: dict[str, tuple[Callable[[NamespaceHandle], object], type[TierstoreEr
     "another dtype": (
         lambda h: h.get(BLOCKS, np.zeros((4, 4096), np.float16)),
         LayoutError,
-        "float16 for a namespace of bfloat16; pass bfloat16, or the bytes as uint8",
+        "float16, for a layout of bfloat16; pass bfloat16, or the bytes as uint8",
     ),
     "objects": (lambda h: h.put(BLOCKS, np.empty((4, 1024), object)), LayoutError, "cannot hold blocks"),
     "a step between elements": (

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 
 from tierstore.device.copying import PRIMITIVES, SIZES_NBYTES, choose
 from tierstore.device.cpu import STREAM_CAPACITY, CpuDevice, CpuEvent, CpuStream
-from tierstore.device.paging import view_pages
+from tierstore.device.paging import bind_rows
 from tierstore.errors import DeviceError, LayoutError
 from tierstore.types import PAGE_NBYTES
 from tierstore.worker import Worker
 
 if TYPE_CHECKING:
+    from tierstore.device.paged_kv import PagedKV
     from tierstore.types import UInt8Array
 
 WAIT_SECONDS = 30.0
@@ -48,6 +48,10 @@ def stream() -> Iterator[CpuStream]:
         yield stream
 
 
+def rows_of(*pages: UInt8Array) -> PagedKV:
+    return bind_rows(list(pages), sum(page.shape[1] for page in pages))
+
+
 def host_of(num_slots: int) -> UInt8Array:
     return np.zeros(num_slots * PAGE_NBYTES, np.uint8)
 
@@ -55,25 +59,27 @@ def host_of(num_slots: int) -> UInt8Array:
 def test_neighbours_in_pool_and_pages_move_in_one_call(stream: CpuStream) -> None:
     recorder = Recorder()
     pages = [np.ones((16, 64), np.uint8), np.ones((16, 8), np.uint8)]
-    slots, block_ids = np.array([4, 5, 6, 9, 8, 1], np.int32), np.array([2, 3, 4, 5, 6, 9], np.int64)
-    CpuDevice(recorder).store(host_of(10), slots, pages, block_ids, stream)
+    slots, block_ids = np.array([4, 5, 6, 9, 8, 1], np.int32), np.array([[2, 3, 4, 5, 6, 9]], np.int64)
+    CpuDevice(recorder).store(host_of(10), slots, rows_of(*pages), block_ids, stream)
     stream.record().wait(WAIT_SECONDS)
-    assert recorder.shapes == [(3, 64), (1, 64), (1, 64), (1, 64), (3, 8), (1, 8), (1, 8), (1, 8)]
+    assert recorder.shapes == [(count, 1, width) for width in (64, 8) for count in (3, 1, 1, 1)]
 
 
 def test_slots_that_leave_room_between_blocks_are_no_neighbours(stream: CpuStream) -> None:
     recorder = Recorder()
     page = np.ones((4, PAGE_NBYTES + 1), np.uint8)  # a block takes two pages of the pool
-    CpuDevice(recorder).load(host_of(8), np.array([0, 2, 6], np.int32), [page], np.array([0, 1, 2], np.int64), stream)
+    slots, block_ids = np.array([0, 2, 6], np.int32), np.array([[0, 1, 2]], np.int64)
+    CpuDevice(recorder).load(host_of(8), slots, rows_of(page), block_ids, stream)
     stream.record().wait(WAIT_SECONDS)
-    assert recorder.shapes == [(2, PAGE_NBYTES + 1), (1, PAGE_NBYTES + 1)]
+    assert recorder.shapes == [(2, 1, PAGE_NBYTES + 1), (1, 1, PAGE_NBYTES + 1)]
 
 
 def test_a_first_page_is_ready_while_the_second_still_moves(stream: CpuStream) -> None:
     recorder = Recorder(held=1)
     pages = [np.zeros((1, 8), np.uint8) for _ in range(2)]
     host = np.ones(PAGE_NBYTES, np.uint8)
-    events = CpuDevice(recorder).load(host, np.array([0], np.int32), pages, np.array([0], np.int64), stream)
+    kv = rows_of(*pages)
+    events = CpuDevice(recorder).load(host, np.array([0], np.int32), kv, np.array([[0]], np.int64), stream)
     assert events[0].wait(WAIT_SECONDS)
     assert not events[1].done()
     assert pages[0].all()
@@ -82,9 +88,8 @@ def test_a_first_page_is_ready_while_the_second_still_moves(stream: CpuStream) -
 
 
 def test_a_copy_of_no_blocks_still_reaches_its_events(stream: CpuStream) -> None:
-    nothing = np.empty(0, np.int64)
-    page = np.zeros((1, 8), np.uint8)
-    events = CpuDevice().load(host_of(1), nothing.astype(np.int32), [page], nothing, stream)
+    kv = rows_of(np.zeros((1, 8), np.uint8))
+    events = CpuDevice().load(host_of(1), np.empty(0, np.int32), kv, np.empty((1, 0), np.int64), stream)
     assert [event.wait(WAIT_SECONDS) for event in events] == [True]
 
 
@@ -92,7 +97,7 @@ def test_a_stream_lets_go_of_memory_when_its_copy_has_ended() -> None:
     page = np.ones((1, 8), np.uint8)
     gone = weakref.ref(page)
     stream = CpuDevice().new_stream("test")
-    CpuDevice().store(host_of(1), np.array([0], np.int32), [page], np.array([0], np.int64), stream)
+    CpuDevice().store(host_of(1), np.array([0], np.int32), rows_of(page), np.array([[0]], np.int64), stream)
     stream.close()
     del page
     gc.collect()
@@ -102,27 +107,22 @@ def test_a_stream_lets_go_of_memory_when_its_copy_has_ended() -> None:
 def test_read_only_memory_is_stored_from_and_never_loaded_into(stream: CpuStream) -> None:
     page, host = np.ones((1, 8), np.uint8), host_of(1)
     page.flags.writeable = False
-    slots, block_ids = np.array([0], np.int32), np.array([0], np.int64)
-    CpuDevice().store(host, slots, CpuDevice().pages(page, 8), block_ids, stream)
+    slots, block_ids = np.array([0], np.int32), np.array([[0]], np.int64)
+    CpuDevice().store(host, slots, rows_of(page), block_ids, stream)
     assert stream.record().wait(WAIT_SECONDS)
     assert host[:8].all()
     with pytest.raises(LayoutError, match="read-only"):
-        CpuDevice().load(host, slots, [page], block_ids, stream)
+        CpuDevice().load(host, slots, rows_of(page), block_ids, stream)
     host.flags.writeable = False
     with pytest.raises(LayoutError, match="read-only"):
-        CpuDevice().store(host, slots, [page], block_ids, stream)
+        CpuDevice().store(host, slots, rows_of(page), block_ids, stream)
 
 
-def test_pages_of_another_shape_dtype_or_of_no_bytes_are_refused(stream: CpuStream) -> None:
-    slots, block_ids = np.array([0], np.int32), np.array([0], np.int64)
-    for pages, named in (
-        ([np.zeros(8, np.uint8)], r"uint8\[8\]"),
-        ([np.zeros((1, 8), np.int8)], r"int8\[1, 8\]"),
-        ([np.zeros((1, 0), np.uint8)], "no bytes"),
-        ([], "no bytes"),
-    ):
-        with pytest.raises(LayoutError, match=named):
-            CpuDevice().load(host_of(1), slots, pages, block_ids, stream)  # type: ignore[arg-type]
+def test_a_pool_of_another_shape_or_dtype_is_refused(stream: CpuStream) -> None:
+    kv, slots, block_ids = rows_of(np.zeros((1, 8), np.uint8)), np.array([0], np.int32), np.array([[0]], np.int64)
+    for host in (np.zeros((1, PAGE_NBYTES), np.uint8), np.zeros(PAGE_NBYTES, np.int8), host_of(2)[::2]):
+        with pytest.raises(LayoutError, match="the pool is"):
+            CpuDevice().load(host, slots, kv, block_ids, stream)  # type: ignore[arg-type]
 
 
 def test_a_full_stream_refuses_at_once(stream: CpuStream) -> None:
@@ -157,56 +157,6 @@ def test_an_event_wakes_everyone_who_waits() -> None:
         assert not event.wait(0.0)
         event.reach()
         assert all(seen.acquire(timeout=WAIT_SECONDS) for _ in range(3))
-
-
-@pytest.mark.parametrize(
-    ("array", "block_nbytes"),
-    [
-        (np.zeros((4, 2, 3), np.float16), 12),
-        (np.zeros((4, 2, 6), np.float32)[:, 1], 24),
-        (np.zeros((8, 16), np.uint8)[::2, :5], 5),
-        (np.zeros((4, 16), np.uint8)[::-1], 16),
-        (np.zeros(4, np.int64), 8),
-        (np.zeros((0, 16), np.uint8), 16),
-    ],
-    ids=["float16", "rows apart", "every other row", "backwards", "one number a block", "no blocks"],
-)
-def test_arrays_are_viewed_in_place(
-    array: np.ndarray[tuple[int, ...], np.dtype[np.float32]], block_nbytes: int
-) -> None:
-    (page,) = view_pages(array, block_nbytes)
-    assert page.shape == (len(array), block_nbytes)
-    assert page.dtype == np.uint8
-    page[...] = 0xFF
-    assert all(byte == 0xFF for byte in array.tobytes())
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float32])
-def test_tensors_are_viewed_in_place(dtype: torch.dtype) -> None:
-    tensor = torch.zeros((4, 2, 2, 8), dtype=dtype)[:, 1]
-    (page,) = view_pages(tensor, 16 * dtype.itemsize)
-    page[2] = np.arange(page.shape[1], dtype=np.uint8)
-    assert tensor.view(torch.uint8)[2].flatten().tolist() == list(range(page.shape[1]))
-    assert not tensor.view(torch.uint8)[[0, 1, 3]].any()
-
-
-@pytest.mark.parametrize(
-    ("buffers", "named"),
-    [
-        (bytearray(16), "bytearray"),
-        (np.zeros((), np.uint8), r"uint8\[\]"),
-        (np.zeros((2, 2), object), r"object\[2, 2\]"),
-        (np.zeros((2, 4, 4), np.uint8)[:, :, 1:], r"\[2, 4, 3\].*contiguous"),
-        (np.broadcast_to(np.zeros(16, np.uint8), (4, 16)), r"\[4, 16\].*overlap"),
-        (torch.zeros(()), r"float32\[\]"),
-        (torch.zeros((2, 4), device="meta"), r"\[2, 4\].*meta"),
-        ([np.zeros((2, 4), np.float16), torch.zeros((2, 4))], r"float16\[2, 4\].*float32\[2, 4\]: 24 bytes.*16"),
-        ([], "no buffer: 0 bytes.*16"),
-    ],
-)
-def test_buffers_that_cannot_be_pages_are_refused_by_name(buffers: object, named: str) -> None:
-    with pytest.raises(LayoutError, match=named):
-        view_pages(buffers, 16)
 
 
 @pytest.mark.parametrize("name", PRIMITIVES)

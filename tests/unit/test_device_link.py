@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tierstore.device.paging import bind_rows
 from tierstore.layout import KVLayout
 from tierstore.testing.engine_world import chain
 from tierstore.testing.sim_device import SimDevice
 from tierstore.transfer import device_link
-from tierstore.transfer.base import CallerMemory
+from tierstore.transfer.caller_memory import CallerMemory
 from tierstore.transfer.device_link import DeviceLink
 from tierstore.types import PAGE_NBYTES, CopyJob, CopyResult, Generation, JobId, Outcome, Priority, RequestId, TierName
 
 if TYPE_CHECKING:
+    from tierstore.device.base import Event
     from tierstore.types import UInt8Array
 
 BLOCK_NBYTES = 64
@@ -32,9 +34,16 @@ class World:
         self.device = SimDevice()
         self.pool: UInt8Array = np.zeros(4 * PAGE_NBYTES, np.uint8)
         self.rows: UInt8Array = np.zeros((4, BLOCK_NBYTES), np.uint8)
-        self.memory: dict[RequestId, CallerMemory] = {REQUEST: CallerMemory([self.rows])}
+        self.memory: dict[RequestId, CallerMemory] = {}
+        self.hold()
         self.link = DeviceLink(self.device, self.pool, self.memory, "load" if load else "store")
         self.results: list[CopyResult] = []
+
+    def hold(self, block_ids: tuple[int, ...] = (0, 1, 2, 3), after: Event | None = None, num_rows: int = 4) -> None:
+        """Make the request one of the rows that these ids name."""
+        kv = bind_rows(self.rows[:num_rows], BLOCK_NBYTES)
+        events = () if after is None else (after,)
+        self.memory[REQUEST] = CallerMemory(kv, np.array([block_ids], np.int64), events)
 
     def submit(self, job_id: int = 1, positions: tuple[int, int] = (0, 1)) -> bool:
         """Submit a job of two blocks, in slots 3 and 1."""
@@ -81,7 +90,7 @@ def test_a_store_copies_rows_into_slots() -> None:
 
 def test_positions_go_through_the_callers_block_ids() -> None:
     world = World(load=True)
-    world.memory[REQUEST] = CallerMemory([world.rows], block_ids=np.array([3, 2], np.int64))
+    world.hold((3, 2))
     world.slot(3)[:], world.slot(1)[:] = 30, 10
     world.submit()
     world.device.run_all()
@@ -105,7 +114,7 @@ def test_a_copy_waits_for_the_producers_event(load: bool) -> None:
     world = World(load=load)
     producer = world.device.new_stream("producer")
     producer.call(lambda: world.rows.fill(5))
-    world.memory[REQUEST] = CallerMemory([world.rows], after=producer.record())
+    world.hold(after=producer.record())
     world.submit()
     stream = world.device.streams[0]
     while world.device.step(stream):
@@ -126,7 +135,7 @@ def test_takes_no_more_jobs_than_it_has_room_for(monkeypatch: pytest.MonkeyPatch
 
 def test_a_copy_that_the_device_refuses_is_an_io_error(caplog: pytest.LogCaptureFixture) -> None:
     world = World(load=True)
-    world.memory[REQUEST] = CallerMemory([world.rows[:1]])
+    world.hold(num_rows=1)
     assert world.submit(positions=(0, 1))
     assert world.results[0].outcomes.tolist() == [Outcome.IO_ERROR] * 2
     assert "blocks not copied" in caplog.text
@@ -136,7 +145,7 @@ def test_a_copy_that_the_device_refuses_is_an_io_error(caplog: pytest.LogCapture
 def test_a_job_for_a_closed_stream_is_an_io_error(waits: bool) -> None:
     world = World(load=True)
     after = world.device.new_stream("producer").record() if waits else None
-    world.memory[REQUEST] = CallerMemory([world.rows], after=after)
+    world.hold(after=after)
     world.link.close()
     assert world.submit()
     assert world.results[0].outcomes.tolist() == [Outcome.IO_ERROR] * 2

@@ -7,17 +7,13 @@ device of `tierstore.testing`. Every call enqueues and returns; nothing here wai
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from tierstore.device.paged_kv import PagedKV
     from tierstore.types import Int32Array, Int64Array, UInt8Array
 
-__all__ = ["Device", "Event", "Pages", "Stream"]
-
-Pages: TypeAlias = Sequence["UInt8Array"]
-"""An engine's cache as the store sees it: one uint8[num_blocks, page_nbytes] view a page, rows contiguous
-(``strides[1] == 1``), rows of one page any fixed distance apart. A block's bytes are its rows of all
-pages, one after another. A caller's plain buffer uint8[n, block_nbytes] is the case of a single page."""
+__all__ = ["Device", "Event", "Stream"]
 
 
 @runtime_checkable
@@ -50,11 +46,15 @@ class Stream(Protocol):
 
 @runtime_checkable
 class Device(Protocol):
-    """A place whose pages the store copies from and to."""
+    """A place whose caches the store copies from and to."""
 
     @property
     def name(self) -> str:
-        """``"cpu"``, ``"cuda:0"`` and so on."""
+        """As the setting ``device.name`` has it: ``"cpu"``, ``"cuda"``."""
+
+    @property
+    def memory(self) -> str:
+        """Where the caches lie that it copies, as torch names it: ``"cpu"``, ``"cuda:0"``."""
 
     def new_stream(self, name: str) -> Stream:
         """A stream of its own, with one thread."""
@@ -62,29 +62,46 @@ class Device(Protocol):
     def pin(self, buffer: UInt8Array) -> Callable[[], None]:
         """Make host memory fast for this device; returns what undoes it. A no-op on the CPU."""
 
-    def pages(self, buffers: object, block_nbytes: int) -> Pages:
-        """View a caller's buffers as pages. Raises LayoutError naming shape, dtype and what is expected.
-
-        `buffers` is one C-contiguous array or tensor on this device whose first axis counts blocks and
-        whose rows have `block_nbytes` bytes, or a sequence of such, one a page, with rows summing to it.
-        """
-
     def load(
-        self, host: UInt8Array, slots: Int32Array, pages: Pages, block_ids: Int64Array, stream: Stream
+        self,
+        host: UInt8Array,
+        slots: Int32Array,
+        kv: PagedKV,
+        block_ids: Int64Array,
+        stream: Stream,
+        *,
+        groups: range | None = None,
+        after: Sequence[Event] = (),
     ) -> list[Event]:
-        """Enqueue host → device: slot i (a page number of `host`) into block `block_ids[i]` of every page.
+        """Enqueue host → device, all of it or nothing: slot i into block ``block_ids[:, i]`` of the cache.
 
         Args:
             host: uint8[pool_nbytes], the pool.
             slots: int32[n]; offset of each block in the pool, in 4 KiB pages.
-            pages: The destination.
-            block_ids: int64[n]; rows of the pages.
+            kv: The destination.
+            block_ids: int64[num_id_rows, n]; blocks of the cache. Not looked at again after the call.
             stream: Where to enqueue.
+            groups: Page groups to copy, in this order; None for all.
+            after: ``after[i]`` is done before the first byte of the i-th of these groups moves. One event therefore
+                holds the whole copy, and one a group lets each follow the work that is done with its pages.
 
         Returns:
-            One event a page, recorded after that page's rows of all blocks: an engine may start with
-            page 0 while page 1 still moves.
+            One event a group of `groups`, recorded after that group's rows of all blocks: an engine may start with
+            the first while the next still moves.
+
+        Raises:
+            LayoutError, DeviceError: As `tierstore.device.paging.check_copy` says, before a byte moves.
         """
 
-    def store(self, host: UInt8Array, slots: Int32Array, pages: Pages, block_ids: Int64Array, stream: Stream) -> None:
+    def store(
+        self,
+        host: UInt8Array,
+        slots: Int32Array,
+        kv: PagedKV,
+        block_ids: Int64Array,
+        stream: Stream,
+        *,
+        groups: range | None = None,
+        after: Sequence[Event] = (),
+    ) -> None:
         """Enqueue device → host, the mirror of `load`."""

@@ -8,18 +8,20 @@ waits for a copy on the caller's thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from tierstore.device.block_copying import BlockCopy
 from tierstore.device.copying import CopyPrimitive, choose
-from tierstore.device.paging import check_copy, slot_nbytes, view_pages
+from tierstore.device.paging import check_copy
 from tierstore.errors import ClosedError, DeviceError
-from tierstore.types import PAGE_NBYTES
 from tierstore.worker import Worker
 
 if TYPE_CHECKING:
-    from tierstore.device.base import Event, Pages, Stream
+    from tierstore.device.base import Event, Stream
+    from tierstore.device.paged_kv import PagedKV
     from tierstore.types import Int32Array, Int64Array, UInt8Array
 
 __all__ = ["STREAM_CAPACITY", "CpuDevice", "CpuEvent", "CpuStream"]
@@ -97,7 +99,7 @@ class CpuDevice:
         primitive: How to copy; None takes the one that is fastest here, found by `pin` or by the first copy.
     """
 
-    name = "cpu"
+    name = memory = "cpu"
 
     def __init__(self, primitive: CopyPrimitive | None = None) -> None:
         self._primitive = primitive
@@ -112,75 +114,61 @@ class CpuDevice:
             choose(into_pool=True, row_nbytes=len(buffer))
         return _do_nothing
 
-    def pages(self, buffers: object, block_nbytes: int) -> Pages:
-        """See `tierstore.device.paging.view_pages`."""
-        return view_pages(buffers, block_nbytes)
-
     def load(
-        self, host: UInt8Array, slots: Int32Array, pages: Pages, block_ids: Int64Array, stream: Stream
+        self,
+        host: UInt8Array,
+        slots: Int32Array,
+        kv: PagedKV,
+        block_ids: Int64Array,
+        stream: Stream,
+        *,
+        groups: range | None = None,
+        after: Sequence[Event] = (),
     ) -> list[Event]:
-        """Enqueue host → pages; returns one event a page. Raises what `check_copy` does, before a byte moves."""
-        return self._enqueue(host, slots, pages, block_ids, stream, into_pool=False)
+        """Enqueue host → cache; returns one event a group. Raises what `check_copy` does, before a byte moves."""
+        return self._enqueue(host, slots, kv, block_ids, stream, groups=groups, after=after, into_pool=False)
 
-    def store(self, host: UInt8Array, slots: Int32Array, pages: Pages, block_ids: Int64Array, stream: Stream) -> None:
-        """Enqueue pages → host. Raises what `check_copy` does, before a byte moves."""
-        self._enqueue(host, slots, pages, block_ids, stream, into_pool=True)
+    def store(
+        self,
+        host: UInt8Array,
+        slots: Int32Array,
+        kv: PagedKV,
+        block_ids: Int64Array,
+        stream: Stream,
+        *,
+        groups: range | None = None,
+        after: Sequence[Event] = (),
+    ) -> None:
+        """Enqueue cache → host. Raises what `check_copy` does, before a byte moves."""
+        self._enqueue(host, slots, kv, block_ids, stream, groups=groups, after=after, into_pool=True)
 
     def _enqueue(
         self,
         host: UInt8Array,
         slots: Int32Array,
-        pages: Pages,
+        kv: PagedKV,
         block_ids: Int64Array,
         stream: Stream,
         *,
+        groups: range | None,
+        after: Sequence[Event],
         into_pool: bool,
     ) -> list[Event]:
-        block_nbytes = check_copy(host, slots, pages, block_ids, into_pool=into_pool)
-        runs = _find_runs(slots, block_ids, slot_nbytes(block_nbytes))
-        events = [CpuEvent() for _ in pages]
+        copied = check_copy(
+            host, slots, kv, block_ids, memory=self.memory, into_pool=into_pool, groups=groups, num_events=len(after)
+        )
+        copy = BlockCopy(host, slots, kv, block_ids, into_pool=into_pool, primitive=self._primitive)
+        events = [CpuEvent() for _ in copied]
 
-        def copy_rows() -> None:
-            in_pool = [host[start:end].reshape(count, -1) for start, end, _, count in runs]
-            offset = 0
-            for page, event in zip(pages, events, strict=True):
-                width = page.shape[1]
-                copy = self._primitive or choose(into_pool=into_pool, row_nbytes=width).copy
-                for blocks, (_, _, first, count) in zip(in_pool, runs, strict=True):
-                    host_rows, page_rows = blocks[:, offset : offset + width], page[first : first + count]
-                    if into_pool:
-                        copy(host_rows, page_rows)
-                    else:
-                        copy(page_rows, host_rows)
-                offset += width
+        def copy_groups() -> None:
+            for group, event, gate in zip_longest(copied, events, after):
+                if gate is not None:
+                    gate.wait()
+                copy.run(group)
                 event.reach()
 
-        stream.call(copy_rows)
+        stream.call(copy_groups)
         return list(events)
-
-
-def _find_runs(slots: Int32Array, block_ids: Int64Array, slot_nbytes: int) -> list[tuple[int, int, int, int]]:
-    """Neighbours in the pool that are neighbours in the pages, to be copied by one call a page.
-
-    Rows of 4 KiB move three times faster in runs of 16 than one by one, so a run is as long as it can be.
-
-    Returns:
-        (start and end in the pool in bytes, first block id, count) of each run, in order.
-    """
-    runs: list[tuple[int, int, int, int]] = []
-    start = end = first = count = 0
-    for slot, block_id in zip(slots.tolist(), block_ids.tolist(), strict=True):  # faster than numpy up to 500 blocks
-        offset = slot * PAGE_NBYTES
-        if count and offset == end and block_id == first + count:
-            end += slot_nbytes
-            count += 1
-            continue
-        if count:
-            runs.append((start, end, first, count))
-        start, end, first, count = offset, offset + slot_nbytes, block_id, 1
-    if count:
-        runs.append((start, end, first, count))
-    return runs
 
 
 def _wait_for(event: Event) -> None:

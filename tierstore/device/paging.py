@@ -1,27 +1,26 @@
-"""A caller's buffers as pages, and the check that a copy stays inside them.
+"""A caller's plain buffers as a cache of rows, and the check that a copy stays inside a cache and the pool.
 
-Called by the CPU and the simulated device before anything is enqueued; every device refuses with the same
-words. Looks at shapes, strides and numbers only: it never reads, writes or copies a byte of KV.
+Called before anything is enqueued; every device refuses with the same words. Looks at shapes, strides and
+numbers only: it never reads, writes or copies a byte of KV.
 """
 
 from __future__ import annotations
 
-import math
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from tierstore.device.paged_kv import PagedKV
+from tierstore.device.segments import Segment, Span, as_table
+from tierstore.device.tensors import check_dtype, describe, view_tensor
 from tierstore.errors import DeviceError, LayoutError
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
-    from tierstore.device.base import Pages
+    from tierstore.device.tensors import TensorView
     from tierstore.types import Int32Array, Int64Array, UInt8Array
 
-__all__ = ["check_copy", "slot_nbytes", "view_pages"]
-
-_UINT8 = np.dtype(np.uint8)
+__all__ = ["bind_rows", "check_copy", "slot_nbytes"]
 
 
 def slot_nbytes(block_nbytes: int) -> int:
@@ -29,69 +28,105 @@ def slot_nbytes(block_nbytes: int) -> int:
     return -(-block_nbytes // PAGE_NBYTES) * PAGE_NBYTES
 
 
-def view_pages(buffers: object, block_nbytes: int) -> list[UInt8Array]:
-    """View host memory as pages without copying it; does not block.
+def bind_rows(buffers: object, block_nbytes: int, dtype: str = "uint8") -> PagedKV:
+    """Bind buffers whose rows are blocks, or shares of blocks. Does not block and copies nothing.
 
     Args:
-        buffers: One numpy array or CPU torch tensor of any dtype, or a list or tuple of them, one a page.
-            The first axis counts blocks and each row is C-contiguous; rows may lie any distance apart. A
-            read-only array may be stored from, not loaded into.
+        buffers: One numpy array or torch tensor, or a list or tuple of them, one a page. The first axis counts
+            blocks and each row is C-contiguous; rows may lie any distance apart. A read-only array may be stored
+            from, not loaded into.
         block_nbytes: Bytes of a block: the rows of all buffers together.
+        dtype: KV dtype of the rows; see `tierstore.device.tensors.check_dtype`.
 
     Returns:
-        One uint8[num_blocks, page_nbytes] view a buffer; each keeps its buffer alive.
+        One page group a buffer, and one row of block ids for all.
 
     Raises:
         LayoutError: A buffer is of another kind, lies otherwise, or the rows do not sum to `block_nbytes`.
     """
-    parts = list(buffers) if isinstance(buffers, list | tuple) else [buffers]
-    pages = [_view_rows(part) for part in parts]
-    found = sum(page.shape[1] for page in pages)
-    if found != block_nbytes:
+    views = [view_tensor(part) for part in (buffers if isinstance(buffers, list | tuple) else [buffers])]
+    widths = [_row_nbytes(view) for view in views]
+    if sum(widths) != block_nbytes:
         raise LayoutError(
-            f"{', '.join(map(_describe, parts)) or 'no buffer'}: {found} bytes a block, expected {block_nbytes}; "
+            f"{', '.join(map(str, views)) or 'no buffer'}: {sum(widths)} bytes a block, expected {block_nbytes}; "
             "the first axis counts blocks and the rest of all buffers together is one block"
         )
-    return pages
+    for view in views:
+        check_dtype(view, dtype)
+        if view.memory != views[0].memory:
+            raise LayoutError(
+                f"{views[0]} is on {views[0].memory}, {view} on {view.memory}; pass buffers of one device"
+            )
+    offsets = [sum(widths[:index]) for index in range(len(widths))]
+    rows = zip(views, widths, offsets, strict=True)
+    return PagedKV(
+        block_nbytes=block_nbytes,
+        segments=as_table(Segment(view.address, view.strides[0], 1, width, width, at) for view, width, at in rows),
+        groups=tuple((Span(0, index, index + 1),) for index in range(len(views))),
+        num_blocks=(min((view.shape[0] for view in views), default=0),),
+        memory=views[0].memory if views else "cpu",
+        tensors=tuple(views),
+    )
 
 
-def check_copy(host: UInt8Array, slots: Int32Array, pages: Pages, block_ids: Int64Array, *, into_pool: bool) -> int:
-    """Refuse a copy that would leave the pool or a page; does not block and moves nothing.
+def check_copy(
+    host: UInt8Array,
+    slots: Int32Array,
+    kv: PagedKV,
+    block_ids: Int64Array,
+    *,
+    memory: str,
+    into_pool: bool,
+    groups: range | None = None,
+    num_events: int = 0,
+) -> range:
+    """Refuse a copy that would leave the pool or the cache; does not block and moves nothing.
 
     Args:
         host: uint8[pool_nbytes].
         slots: int32[n]; offsets in the pool, in 4 KiB pages.
-        pages: uint8[num_blocks, page_nbytes] views.
-        block_ids: int64[n]; rows of the pages.
-        into_pool: Whether `host` is written (a store) or the pages are (a load).
+        kv: The cache.
+        block_ids: int64[num_id_rows, n]; blocks of the cache.
+        memory: Where the device's caches lie.
+        into_pool: Whether `host` is written (a store) or the cache is (a load).
+        groups: Page groups to copy; None for all.
+        num_events: Events that the copy waits for, one a group from the first.
 
     Returns:
-        Bytes of a block.
+        The page groups to copy.
 
     Raises:
-        LayoutError: An array has a wrong shape or dtype, or the destination is read-only.
-        DeviceError: A slot or block id lies outside.
+        LayoutError: An array has a wrong shape or dtype, the destination is read-only, there is no such group.
+        DeviceError: A slot or block id lies outside; the cache is of another device, or has been freed.
     """
-    _check_array("host", host, ndim=1, written=into_pool)
-    for page in pages:
-        _check_array("a page", page, ndim=2, written=not into_pool)
-    block_nbytes: int = sum(page.shape[1] for page in pages)
-    if not block_nbytes:
-        raise LayoutError(f"{len(pages)} pages of no bytes cannot be copied; pass at least one that has some")
-    if slots.shape != block_ids.shape or slots.ndim != 1:
-        raise LayoutError(f"slots has shape {slots.shape}, block_ids {block_ids.shape}; pass one slot a block id")
-    num_slots = (host.nbytes - slot_nbytes(block_nbytes)) // PAGE_NBYTES + 1
-    _check_range("slot", slots, num_slots, f"a pool of {host.nbytes} bytes and blocks of {block_nbytes}")
-    num_blocks = min(len(page) for page in pages)
-    _check_range("block id", block_ids, num_blocks, f"pages of {num_blocks} blocks")
-    return block_nbytes
+    _check_pool(host, written=into_pool)
+    if kv.memory != memory:
+        raise DeviceError(f"{kv.tensors[0]} is on {kv.memory}; this device copies memory of {memory}")
+    if not into_pool and not kv.writable:
+        raise LayoutError("the cache is read-only, so nothing can be loaded into it; pass writable buffers")
+    kv.check_in_place()
+    if slots.ndim != 1 or block_ids.shape != (len(kv.num_blocks), len(slots)):
+        raise LayoutError(
+            f"slots have shape {slots.shape}, block ids {block_ids.shape}; pass one slot a block and "
+            f"{len(kv.num_blocks)} rows of block ids"
+        )
+    num_slots = (host.nbytes - slot_nbytes(kv.block_nbytes)) // PAGE_NBYTES + 1
+    _check_range("slot", slots, num_slots, f"a pool of {host.nbytes} bytes and blocks of {kv.block_nbytes}")
+    for ids, num_blocks in zip(block_ids, kv.num_blocks, strict=True):
+        _check_range("block id", ids, num_blocks, f"a cache of {num_blocks} blocks")
+    copied = range(len(kv.groups)) if groups is None else groups
+    if copied.step != 1 or not 0 <= copied.start <= copied.stop <= len(kv.groups):
+        raise LayoutError(f"there are no page groups {copied}; the cache has {len(kv.groups)}")
+    if num_events > max(1, len(copied)):
+        raise LayoutError(f"{num_events} events for {len(copied)} page groups; pass one a group, or one for all")
+    return copied
 
 
-def _check_array(what: str, array: UInt8Array, *, ndim: int, written: bool) -> None:
-    if array.ndim != ndim or array.dtype != _UINT8 or (array.size and array.strides[-1] != 1):
-        raise LayoutError(f"{what} is {_describe(array)}; expected contiguous uint8 of {ndim} axes")
-    if written and not array.flags.writeable:
-        raise LayoutError(f"{what} is read-only, so nothing can be copied into it; pass a writable buffer")
+def _check_pool(host: UInt8Array, *, written: bool) -> None:
+    if host.ndim != 1 or host.dtype != np.uint8 or (host.size and host.strides != (1,)):
+        raise LayoutError(f"the pool is {describe(host)}; expected contiguous uint8 of 1 axis")
+    if written and not host.flags.writeable:
+        raise LayoutError("the pool is read-only, so nothing can be stored in it; pass writable memory")
 
 
 def _check_range(what: str, values: Int32Array | Int64Array, end: int, where: str) -> None:
@@ -103,40 +138,22 @@ def _check_range(what: str, values: Int32Array | Int64Array, end: int, where: st
         )
 
 
-def _view_rows(buffer: object) -> UInt8Array:
-    array = _as_array(buffer)
-    if array.ndim == 0 or array.dtype.hasobject:
-        raise LayoutError(f"{_describe(buffer)} cannot hold blocks; pass plain numbers whose first axis counts blocks")
-    if not _has_whole_rows(array):
-        raise LayoutError(
-            f"{_describe(buffer)} has rows that are not contiguous or that overlap (strides {array.strides} bytes); "
-            "pass a C-contiguous buffer, or one buffer a page"
-        )
-    return array.reshape(len(array), math.prod(array.shape[1:])).view(np.uint8)
+def _row_nbytes(view: TensorView) -> int:
+    """Bytes of a buffer's row, which must be contiguous and apart from the next one."""
+    if not view.shape:
+        raise LayoutError(f"{view} cannot hold blocks; pass a buffer whose first axis counts blocks")
+    row_nbytes = view.item_nbytes
+    for extent, stride in reversed(list(zip(view.shape[1:], view.strides[1:], strict=True))):
+        if extent > 1 and stride != row_nbytes and 0 not in view.shape:
+            _refuse_rows(view)
+        row_nbytes *= extent
+    if view.shape[0] > 1 and abs(view.strides[0]) < row_nbytes:
+        _refuse_rows(view)
+    return row_nbytes
 
 
-def _has_whole_rows(array: np.ndarray[Any, Any]) -> bool:
-    if len(array) == 0:
-        return True
-    row = array[0]
-    return bool(row.flags.c_contiguous) and (len(array) == 1 or abs(array.strides[0]) >= row.nbytes)
-
-
-def _as_array(buffer: object) -> np.ndarray[Any, Any]:
-    """The buffer itself, or a tensor's memory as bytes: one more axis of `itemsize`, since numpy lacks bfloat16."""
-    if isinstance(buffer, np.ndarray):
-        return buffer
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(buffer, torch.Tensor):
-        raise LayoutError(f"{_describe(buffer)} is no buffer of blocks; pass a numpy array, a torch tensor or a list")
-    if buffer.device.type != "cpu":
-        raise LayoutError(f"{_describe(buffer)} is on {buffer.device}; this device copies memory of the CPU")
-    if buffer.dim() == 0:
-        return np.empty((), np.uint8)
-    array: np.ndarray[Any, Any] = buffer.detach().unsqueeze(-1).view(torch.uint8).numpy()
-    return array
-
-
-def _describe(buffer: object) -> str:
-    dtype, shape = getattr(buffer, "dtype", None), getattr(buffer, "shape", None)
-    return f"{dtype}{list(shape)}" if dtype is not None and shape is not None else f"a {type(buffer).__name__}"
+def _refuse_rows(view: TensorView) -> NoReturn:
+    raise LayoutError(
+        f"{view} has rows that are not contiguous or that overlap (strides {view.strides} bytes); pass a "
+        "C-contiguous buffer, one buffer a page, or a PagedKV"
+    )

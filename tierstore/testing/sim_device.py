@@ -1,27 +1,32 @@
 """A device without threads: streams are queues, and the test decides which one takes its next step.
 
 For tests of whatever moves blocks: it keeps the contract of `tierstore.device.base` and is as unkind as that
-allows. What a copy will write is spoilt when the copy is enqueued, and what it reads is read only when the
-test steps the stream, so reading too early and reusing memory too soon both show as wrong bytes.
+allows. What a copy will write is spoilt as soon as nothing it waits for stands before it, and what it reads is
+read only when the test steps the stream, so reading too early, reusing memory too soon and a wait that is
+missing all show as wrong bytes.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import zip_longest
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tierstore.device.paging import check_copy, view_pages
+from tierstore.device.paging import check_copy
 from tierstore.errors import ClosedError
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
-    from tierstore.device.base import Event, Pages, Stream
+    from tierstore.device.base import Event, Stream
+    from tierstore.device.paged_kv import PagedKV
     from tierstore.types import Int32Array, Int64Array, UInt8Array
+
+    _Rows: TypeAlias = list[tuple[UInt8Array, UInt8Array]]
 
 __all__ = ["POISON", "SimDevice", "SimEvent", "SimStream"]
 
@@ -61,7 +66,10 @@ class _Step:
 
 
 class SimStream:
-    """Steps in the order in which they were enqueued. Copies take one step a page."""
+    """Steps in the order in which they were enqueued.
+
+    A copy takes one step a page group, and where it waits for something one before it, which spoils its destination.
+    """
 
     def __init__(self, name: str, device: SimDevice) -> None:
         self.name = name
@@ -115,6 +123,7 @@ class SimDevice:
     """
 
     name = "sim"
+    memory = "cpu"
 
     def __init__(self) -> None:
         self.streams: list[SimStream] = []
@@ -144,65 +153,85 @@ class SimDevice:
         self.num_pinned += 1
         return self._unpin
 
-    def pages(self, buffers: object, block_nbytes: int) -> Pages:
-        """See `tierstore.device.paging.view_pages`."""
-        return view_pages(buffers, block_nbytes)
-
     def load(
-        self, host: UInt8Array, slots: Int32Array, pages: Pages, block_ids: Int64Array, stream: Stream
+        self,
+        host: UInt8Array,
+        slots: Int32Array,
+        kv: PagedKV,
+        block_ids: Int64Array,
+        stream: Stream,
+        *,
+        groups: range | None = None,
+        after: Sequence[Event] = (),
     ) -> list[Event]:
-        """Spoil the pages' rows and enqueue host → pages."""
-        check_copy(host, slots, pages, block_ids, into_pool=False)
+        """Enqueue host → cache, spoiling the cache's rows."""
+        copied = check_copy(
+            host, slots, kv, block_ids, memory=self.memory, into_pool=False, groups=groups, num_events=len(after)
+        )
         pairs = [
-            [(page_row, host_row) for host_row, page_row in rows] for rows in _match_rows(host, slots, pages, block_ids)
+            [(cache_rows, host_rows) for host_rows, cache_rows in _match_rows(host, slots, kv, block_ids, group)]
+            for group in copied
         ]
-        return self._enqueue(pairs, stream)
+        return self._enqueue(pairs, stream, after)
 
-    def store(self, host: UInt8Array, slots: Int32Array, pages: Pages, block_ids: Int64Array, stream: Stream) -> None:
-        """Spoil the slots' blocks and enqueue pages → host."""
-        check_copy(host, slots, pages, block_ids, into_pool=True)
-        self._enqueue(_match_rows(host, slots, pages, block_ids), stream)
+    def store(
+        self,
+        host: UInt8Array,
+        slots: Int32Array,
+        kv: PagedKV,
+        block_ids: Int64Array,
+        stream: Stream,
+        *,
+        groups: range | None = None,
+        after: Sequence[Event] = (),
+    ) -> None:
+        """Enqueue cache → host, spoiling the slots."""
+        copied = check_copy(
+            host, slots, kv, block_ids, memory=self.memory, into_pool=True, groups=groups, num_events=len(after)
+        )
+        self._enqueue([_match_rows(host, slots, kv, block_ids, group) for group in copied], stream, after)
 
-    def _enqueue(self, pairs: list[list[tuple[UInt8Array, UInt8Array]]], stream: Stream) -> list[Event]:
+    def _enqueue(self, copies: list[_Rows], stream: Stream, after: Sequence[Event]) -> list[Event]:
         assert isinstance(stream, SimStream), f"{stream!r} is no stream of a simulated device"
-        still_read = self._read_before(stream)
-        for rows in pairs:
-            for dst, _ in rows:
-                if not any(np.may_share_memory(dst, src) for src in still_read):
-                    dst.fill(POISON)
+        held = any(step.gate is not None for step in stream.steps)
+        still_read = [src for step in stream.steps for src in step.src_rows]
         events: list[Event] = []
-        for rows in pairs:
+        for rows, gate in zip_longest(copies, after):
+            held = held or gate is not None
+            if held:
+                stream.enqueue(_Step(partial(_spoil, rows), gate))
+            else:
+                _spoil(
+                    [(dst, src) for dst, src in rows if not any(np.may_share_memory(dst, row) for row in still_read)]
+                )
             event = SimEvent(self)
-            stream.enqueue(_Step(partial(_copy_rows, rows, event), src_rows=tuple(src for _, src in rows)))
+            stream.enqueue(_Step(partial(_copy, rows, event), src_rows=tuple(src for _, src in rows)))
             events.append(event)
         return events
-
-    def _read_before(self, stream: SimStream) -> list[UInt8Array]:
-        """What queued copies will rightly read before anything enqueued now: all streams' where this one waits."""
-        ordered = self.streams if any(step.gate is not None for step in stream.steps) else [stream]
-        return [src for other in ordered for step in other.steps for src in step.src_rows]
 
     def _unpin(self) -> None:
         self.num_pinned -= 1
 
 
-def _match_rows(
-    host: UInt8Array, slots: Int32Array, pages: Pages, block_ids: Int64Array
-) -> list[list[tuple[UInt8Array, UInt8Array]]]:
-    """(row in the pool, row in the page) of every block, page by page."""
+def _match_rows(host: UInt8Array, slots: Int32Array, kv: PagedKV, block_ids: Int64Array, group: int) -> _Rows:
+    """(rows in the pool, rows in the cache), uint8[num_rows, row_nbytes] both, of every block in one page group."""
     matched = []
-    offset = 0
-    for page in pages:
-        width = page.shape[1]
-        starts = [slot * PAGE_NBYTES + offset for slot in slots.tolist()]
-        matched.append(
-            [(host[start : start + width], page[row]) for start, row in zip(starts, block_ids.tolist(), strict=True)]
-        )
-        offset += width
+    for id_row, first, end in kv.groups[group]:
+        for segment in range(first, end):
+            rows, offset = kv.views[segment], int(kv.segments["slot_offset_nbytes"][segment])
+            nbytes = rows.shape[1] * rows.shape[2]
+            for slot, block_id in zip(slots.tolist(), block_ids[id_row].tolist(), strict=True):
+                start = slot * PAGE_NBYTES + offset
+                matched.append((host[start : start + nbytes].reshape(rows.shape[1:]), rows[block_id]))
     return matched
 
 
-def _copy_rows(rows: list[tuple[UInt8Array, UInt8Array]], event: SimEvent) -> None:
+def _spoil(rows: _Rows) -> None:
+    for dst, _ in rows:
+        dst.fill(POISON)
+
+
+def _copy(rows: _Rows, event: SimEvent) -> None:
     for dst, src in rows:
         dst[:] = src
     event.reach()

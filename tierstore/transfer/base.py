@@ -7,7 +7,6 @@ once, on a thread of its own, and owns the threads or the stream it needs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
@@ -15,27 +14,11 @@ import numpy as np
 from tierstore.types import CopyJob, CopyResult, Outcome, TombstoneJob
 
 if TYPE_CHECKING:
-    from tierstore.device.base import Event, Pages
-    from tierstore.types import Int64Array, Job, JobId
+    from tierstore.types import Job, JobId
 
-__all__ = ["CallerMemory", "Done", "Link", "ended"]
+__all__ = ["Done", "Link", "ended"]
 
 Done: TypeAlias = Callable[[CopyResult], None]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CallerMemory:
-    """What a request copies from or to; held until the request has ended.
-
-    Attributes:
-        pages: The caller's pages.
-        block_ids: int64[n]; the row of each block of the request; None where block i is row i.
-        after: A copy starts only after this event; None where the memory is ready now.
-    """
-
-    pages: Pages
-    block_ids: Int64Array | None = None
-    after: Event | None = None
 
 
 class Link(Protocol):

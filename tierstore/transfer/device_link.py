@@ -1,7 +1,7 @@
 """Loads and stores: copies between a request's pages and host slots, on one stream of the device.
 
-Enqueues only. A store starts after the producer's event; a result is reported from the stream's own
-thread, once every copy before it has ended.
+Enqueues only. A page group is touched after the caller's event for it; a result is reported from the stream's
+own thread, once every copy before it has ended.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tierstore.errors import TierstoreError
 from tierstore.transfer.base import ended
 from tierstore.types import CopyJob, CopyResult, Outcome, TierName
 
 if TYPE_CHECKING:
     from tierstore.device.base import Device
-    from tierstore.transfer.base import CallerMemory, Done
+    from tierstore.transfer.base import Done
+    from tierstore.transfer.caller_memory import CallerMemory
     from tierstore.types import Job, JobId, RequestId, UInt8Array
 
 __all__ = ["DeviceLink"]
@@ -53,19 +56,19 @@ class DeviceLink:
         self._inflight.add(job.job_id)
         memory = self._memory[job.request_id]
         load = job.dst is TierName.DEVICE
-        slots, rows = (job.src_locations, job.dst_locations) if load else (job.dst_locations, job.src_locations)
-        block_ids = rows if memory.block_ids is None else memory.block_ids[rows]  # type: ignore[index]
+        slots, positions = (job.src_locations, job.dst_locations) if load else (job.dst_locations, job.src_locations)
+        block_ids = np.take(memory.block_ids, positions, axis=1)  # type: ignore[arg-type]
         copy = self._device.load if load else self._device.store
         begun = time.perf_counter()
         try:
-            if memory.after is not None:
-                self._stream.wait(memory.after)
-            copy(self._pool, slots, memory.pages, block_ids, self._stream)  # type: ignore[arg-type]
+            events = copy(self._pool, slots, memory.kv, block_ids, self._stream, after=memory.after)  # type: ignore[arg-type]
         except TierstoreError as error:
             _logger.error("blocks not copied: %s", error)
             self._inflight.discard(job.job_id)
             done(ended(job, Outcome.IO_ERROR))
             return True
+        if memory.layers is not None and events is not None:
+            memory.layers.add(events, len(job))
         self._stream.call(self._report(job, done, begun))
         return True
 

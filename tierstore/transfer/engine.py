@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tierstore.control.lookahead import Waiting
     from tierstore.control.planner import Planner
     from tierstore.control.requests import Request
-    from tierstore.transfer.base import CallerMemory
+    from tierstore.transfer.caller_memory import CallerMemory
     from tierstore.transfer.links import Links
     from tierstore.types import CopyResult, Extents, Generation, Job, Plan, Presence, RequestId, UInt8Array
 
@@ -159,7 +159,7 @@ class Engine:
             deadline: On the engine's clock.
         """
         self._check_open()
-        transfer = Transfer(block_nbytes, self._cancel, num_blocks)
+        transfer = Transfer(block_nbytes, self._cancel, num_blocks, None if memory is None else memory.layers)
         self._shield(lambda: self._start(transfer, open_request, num_blocks, memory, deadline))
         return transfer
 
@@ -178,6 +178,7 @@ class Engine:
                 self._transfers[request.request_id] = transfer
                 self._ids[transfer] = request.request_id
                 if memory is not None:
+                    memory.expect(lambda: request.stop)
                     self._memory[request.request_id] = memory
                 plan = self._planner.step(request, self._clock())
         if request is None:

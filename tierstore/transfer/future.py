@@ -16,6 +16,7 @@ from tierstore.forks import check_owner
 from tierstore.types import Outcome
 
 if TYPE_CHECKING:
+    from tierstore.transfer.layers import LayerEvent, Layers
     from tierstore.types import UInt8Array
 
 __all__ = ["Transfer", "TransferResult"]
@@ -63,10 +64,17 @@ class TransferResult:
 class Transfer:
     """A verb under way. The memory passed to the verb must not be touched until it is done."""
 
-    def __init__(self, block_nbytes: int, cancel: Callable[[Transfer], None], num_blocks: int = 1) -> None:
+    def __init__(
+        self,
+        block_nbytes: int,
+        cancel: Callable[[Transfer], None],
+        num_blocks: int = 1,
+        layers: Layers | None = None,
+    ) -> None:
         self._block_nbytes = block_nbytes
         self._num_blocks = num_blocks
         self._cancel = cancel
+        self._layers = layers
         self._begun = time.perf_counter()
         self._result: TransferResult | None = None
         self._sleepers: list[threading.Lock] = []
@@ -100,6 +108,14 @@ class Transfer:
             sleeper.acquire(timeout=seconds)
         self._sleepers.remove(sleeper)
 
+    def layer_ready(self, group: int) -> LayerEvent:
+        """Of a get, the event after which one page group of the caller's cache holds all that the get brings.
+
+        A cache is bound with as many groups as an engine wants events: see `PagedKV.bind`. Does not block.
+        """
+        assert self._layers is not None, "only a get brings layers"
+        return self._layers.event(group)
+
     def cancel(self) -> None:
         """Withdraw what has not begun. Does not block: the transfer is done once no copy touches its memory."""
         if not self.done():
@@ -129,6 +145,8 @@ class Transfer:
         seconds = time.perf_counter() - self._begun
         num_ok = len(codes) - int((codes != Outcome.OK).sum())
         self._result = TransferResult(leading, codes, num_ok * self._block_nbytes, seconds)
+        if self._layers is not None:
+            self._layers.end()
         for sleeper in self._sleepers.copy():
             sleeper.release()
         self._call_back()

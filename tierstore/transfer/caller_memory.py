@@ -1,0 +1,107 @@
+"""What a request copies from or to: the caller's cache, its blocks, and the events that its copies wait for.
+
+Checked when a verb is called, held by the engine until the request has ended, read by device links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.device.base import Event
+from tierstore.errors import LayoutError
+from tierstore.transfer.layers import Layers
+
+if TYPE_CHECKING:
+    from tierstore.device.paged_kv import PagedKV
+    from tierstore.types import Int64Array
+
+__all__ = ["BlockIds", "CallerMemory"]
+
+BlockIds = Sequence[int] | Sequence[Sequence[int]]
+"""One id a block, or a sequence of them for each row of block ids that a cache was bound with."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallerMemory:
+    """The caller's side of a request.
+
+    Attributes:
+        kv: The cache.
+        block_ids: int64[num_id_rows, n]; where each block of the request lies in it.
+        after: ``after[i]`` is done before the i-th page group is touched; one event holds all, none nothing.
+        layers: Told of every load; None for a request that loads nothing.
+    """
+
+    kv: PagedKV
+    block_ids: Int64Array
+    after: tuple[Event, ...] = ()
+    layers: Layers | None = None
+
+    def expect(self, num_wanted: Callable[[], int]) -> None:
+        """See `Layers.expect`."""
+        if self.layers is not None:
+            self.layers.expect(num_wanted)
+
+    @classmethod
+    def check(
+        cls,
+        kv: PagedKV,
+        num_blocks: int,
+        block_ids: BlockIds | None,
+        after: Event | Sequence[Event] | None,
+        *,
+        written: bool,
+    ) -> CallerMemory:
+        """What a verb was given, or a LayoutError that says what does not fit.
+
+        Args:
+            kv: The cache, or buffers bound as one.
+            num_blocks: Blocks of the request.
+            block_ids: See `BlockIds`; None where block i is block i of the cache, and it holds no others.
+            after: See `CallerMemory`.
+            written: Whether blocks are loaded into the cache.
+        """
+        events = () if after is None else tuple(after) if isinstance(after, Sequence) else (after,)
+        for event in events:
+            if not isinstance(event, Event):
+                raise LayoutError(f"after is of type {type(event).__name__}; pass an event of the device, or None")
+        if len(events) not in (0, 1, len(kv.groups)):
+            raise LayoutError(
+                f"{len(events)} events for {len(kv.groups)} page groups; pass one for all, or one a group"
+            )
+        if written and not kv.writable:
+            raise LayoutError("a buffer is read-only, so nothing can be loaded into it; pass a writable one")
+        layers = Layers(len(kv.groups)) if written else None
+        if block_ids is not None:
+            return cls(kv, _check_ids(kv, num_blocks, block_ids, written=written), events, layers)
+        if set(kv.num_blocks) != {num_blocks}:
+            raise LayoutError(
+                f"{num_blocks} hashes but buffers of {max(kv.num_blocks)} blocks; pass one row a hash, or block_ids"
+            )
+        return cls(kv, np.tile(np.arange(num_blocks), (len(kv.num_blocks), 1)), events, layers)
+
+
+def _check_ids(kv: PagedKV, num_blocks: int, block_ids: BlockIds, *, written: bool) -> Int64Array:
+    try:
+        ids = np.array(block_ids, np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise LayoutError(f"block_ids are no whole numbers of one row for each hash: {error}") from error
+    if ids.ndim == 1 and len(kv.num_blocks) == 1:
+        ids = ids[np.newaxis]
+    if ids.shape != (len(kv.num_blocks), num_blocks):
+        rows = f", in {len(kv.num_blocks)} rows" if len(kv.num_blocks) > 1 else ""
+        raise LayoutError(f"{num_blocks} hashes but block_ids of shape {np.shape(block_ids)}; pass one a hash{rows}")
+    for row, count in zip(ids, kv.num_blocks, strict=True):
+        outside = row[(row < 0) | (row >= count)]
+        if len(outside):
+            raise LayoutError(f"block id {outside[0]} lies outside buffers of {count} blocks")
+    for together in kv.sharing if written else ():
+        values, counts = np.unique(ids[list(together)], return_counts=True)
+        if len(values) < len(together) * num_blocks:
+            twice = values[counts > 1][0]
+            raise LayoutError(f"block id {twice} is named twice; each block of a get needs a row of its own")
+    return ids

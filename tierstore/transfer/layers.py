@@ -1,0 +1,109 @@
+"""Which page groups of a get are in place: what lets an engine start with one layer while the next still moves.
+
+Fed by the load link with the device's events, ended with the transfer, waited for by the caller. Copies nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tierstore.device.cpu import CpuEvent
+
+if TYPE_CHECKING:
+    from tierstore.device.base import Event
+
+__all__ = ["LayerEvent", "Layers"]
+
+
+class Layers:
+    """The page groups of one get.
+
+    A get may be loaded by several copies, as its blocks come from SSD; a group is in place once all of them have
+    passed it and no more will come.
+
+    Args:
+        num_groups: Page groups of the caller's cache.
+    """
+
+    def __init__(self, num_groups: int) -> None:
+        self.num_groups = num_groups
+        self._copies: list[Sequence[Event]] = []
+        self._num_blocks = 0
+        self._num_wanted: Callable[[], int] | None = None
+        self._complete = CpuEvent()
+        self._lock = threading.Lock()
+
+    def expect(self, num_wanted: Callable[[], int]) -> None:
+        """No more blocks will come than `num_wanted` says; it may say less later, never more. Called once, first."""
+        self._num_wanted = num_wanted
+
+    def add(self, events: Sequence[Event], num_blocks: int) -> None:
+        """A copy of some blocks has been enqueued, with an event a group."""
+        with self._lock:
+            self._copies.append(events)
+            self._num_blocks += num_blocks
+        self._look()
+
+    def end(self) -> None:
+        """The get has ended: what has not come will not."""
+        self._num_wanted = _none
+        self._look()
+
+    def event(self, group: int) -> LayerEvent:
+        """The event of one group."""
+        assert 0 <= group < self.num_groups, f"there is no page group {group}; the cache has {self.num_groups}"
+        return LayerEvent(self, group)
+
+    def copies(self, group: int, timeout: float | None) -> list[Event] | None:
+        """Every copy's event of a group once no more copies will come; None where that takes too long. Blocks."""
+        self._look()
+        if not self._complete.wait(timeout):
+            return None
+        return [events[group] for events in self._copies]
+
+    def _look(self) -> None:
+        """Wake who waits for the last copy, if it has been enqueued."""
+        with self._lock:
+            enough = self._num_wanted is not None and self._num_blocks >= self._num_wanted()
+            if enough and not self._complete.done():
+                self._complete.reach()
+
+
+class LayerEvent:
+    """One page group of a get: done once it holds every block that the get brings.
+
+    An `Event` as a device's own, so that it can be waited for, given to a verb as `after`, and put before other
+    work with ``stream.wait``. Which blocks came says the transfer's result, which may come later.
+    """
+
+    def __init__(self, layers: Layers, group: int) -> None:
+        self._layers = layers
+        self._group = group
+
+    def done(self) -> bool:
+        """Whether the group is in place."""
+        events = self.copies(0.0)
+        return events is not None and all(event.done() for event in events)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until the group is in place, or until `timeout` seconds pass; returns `done()`."""
+        end = None if timeout is None else time.monotonic() + timeout
+        events = self.copies(timeout)
+        return events is not None and all(
+            event.wait(None if end is None else max(end - time.monotonic(), 0.0)) for event in events
+        )
+
+    def copies(self, timeout: float | None = None) -> list[Event] | None:
+        """The device's own events that make it up, once every copy has been enqueued; None where that takes too long.
+
+        For an engine whose own stream waits for them, so that no thread has to. Blocks until the blocks that come from
+        SSD have been read.
+        """
+        return self._layers.copies(self._group, timeout)
+
+
+def _none() -> int:
+    return 0
