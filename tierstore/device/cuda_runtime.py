@@ -8,9 +8,10 @@ launched, when memory is given back. Addresses and stream handles are plain inte
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from tierstore.types import Int64Array
@@ -86,7 +87,7 @@ class Moves(Protocol):
     def copy_batch(self, dsts: Int64Array, srcs: Int64Array, nbytes: Int64Array, stream: int) -> None:
         """Many pieces by one call, in any order among themselves. Needs registered memory."""
 
-    def launch(self, kernel: str, grid: int, parameter: NDArray[Any], stream: int) -> None:
+    def launch(self, kernel: str, grid: int, parameter: NDArray[np.void], stream: int) -> None:
         """A kernel of ``kernels/`` with one parameter, copied by the call, in `grid` blocks of `THREADS`."""
 
 

@@ -14,12 +14,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from tierstore.device.copy_table import COPY_TABLE
 from tierstore.device.cuda_runtime import GpuFacts
+from tierstore.device.cuda_stream import AdoptedEvent
 from tierstore.errors import DeviceError, DeviceMemoryError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class _Step:
     """What a stream does next: run `task` once `gate` is done; it touches these ranges of memory."""
 
     task: Callable[[], None]
-    gate: Any = None
+    gate: SimMark | AdoptedEvent | None = None
     ranges: tuple[_Range, ...] = ()
 
 
@@ -121,6 +122,7 @@ class SimGpu:
 
     def hold(self, stream: int, mark: Mark) -> None:
         """Let the stream go on only once the mark is reached."""
+        assert isinstance(mark, SimMark | AdoptedEvent), f"{mark} cannot be asked whether it is reached"
         self._enqueue(stream, _Step(lambda: None, gate=mark), "hold", mark.handle)
 
     def finish(self, mark: Mark) -> None:
@@ -156,7 +158,7 @@ class SimGpu:
         self._dice.shuffle(pieces)
         self._enqueue(stream, _move(pieces), "copy_batch", len(pieces))
 
-    def launch(self, kernel: str, grid: int, parameter: NDArray[Any], stream: int) -> None:
+    def launch(self, kernel: str, grid: int, parameter: NDArray[np.void], stream: int) -> None:
         """What the kernel of that name would do, by its table."""
         assert parameter.dtype == COPY_TABLE and parameter.nbytes <= _PARAMETERS_NBYTES_MAX, parameter.dtype
         assert grid >= 1, f"{kernel} in a grid of {grid}"
@@ -239,10 +241,10 @@ class SimGpu:
 
 
 def _is_open(step: _Step) -> bool:
-    return step.gate is None or bool(step.gate.done())
+    return step.gate is None or step.gate.done()
 
 
-def _rows_of(table: NDArray[Any], *, into_slots: bool) -> Iterator[tuple[int, int, int]]:
+def _rows_of(table: NDArray[np.void], *, into_slots: bool) -> Iterator[tuple[int, int, int]]:
     """(destination, source, bytes) of every row that a copy table names."""
     row = table[0]
     for slot, block_id in row["blocks"][: row["num_blocks"]].tolist():
