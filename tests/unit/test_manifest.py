@@ -59,6 +59,38 @@ def test_a_person_can_read_what_a_namespace_is() -> None:
     assert entry["identity"]["layout"]["dtype"] == "uint8"
 
 
+def test_no_flipped_bit_brings_back_what_was_cleared() -> None:
+    disk = SimDisk()
+    manifest = Manifest.open(disk)
+    manifest.register(NAMESPACE)
+    for _ in range(13):
+        manifest.advance(NAMESPACE.fingerprint)
+    whole = disk.contents("store.json")
+    refused = 0
+    for bit in range(8 * len(whole.rstrip())):
+        disk.kill()
+        disk.replace("store.json", whole)
+        disk.flip("store.json", bit)
+        try:
+            found = Manifest.open(disk).epochs
+        except FolderFormatError:
+            refused += 1
+            continue
+        assert found.get(NAMESPACE.fingerprint, 13) >= 13, f"bit {bit}"
+    assert refused > 100
+
+
+def test_a_manifest_of_the_time_when_epochs_were_written_once_is_read() -> None:
+    disk = SimDisk()
+    manifest = Manifest.open(disk)
+    manifest.register(NAMESPACE)
+    manifest.advance(NAMESPACE.fingerprint)
+    before = disk.contents("store.json").replace(b'   "epoch_again": 1,\n', b"")
+    disk.kill()
+    disk.replace("store.json", before.ljust(4096))
+    assert Manifest.open(disk).epochs == {NAMESPACE.fingerprint: 1}
+
+
 def test_registering_a_known_namespace_writes_nothing() -> None:
     disk = SimDisk()
     manifest = Manifest.open(disk)

@@ -166,7 +166,7 @@ def _parse(text: bytes) -> ManifestContent:
         version = content["format"]
         if version == FORMAT_VERSION:
             namespaces = {
-                bytes.fromhex(name).hex(): NamespaceContent(epoch=int(entry["epoch"]), identity=dict(entry["identity"]))
+                bytes.fromhex(name).hex(): NamespaceContent(epoch=_epoch(entry), identity=dict(entry["identity"]))
                 for name, entry in content["namespaces"].items()
             }
             return ManifestContent(format=version, uuid=str(uuid.UUID(content["uuid"])), namespaces=namespaces)
@@ -178,6 +178,16 @@ def _parse(text: bytes) -> ManifestContent:
     )
 
 
+def _epoch(entry: Mapping[str, int]) -> int:
+    """The epoch of a namespace: where one of its two copies is damaged, none of which records may be cleared."""
+    return max(int(entry["epoch"]), int(entry.get("epoch_again", 0)))
+
+
 def _save(disk: Disk, content: ManifestContent) -> None:
     """Replace the manifest, atomically and durably."""
-    replace_whole(disk, _PATH, json.dumps(content, indent=1).encode() + b"\n", padding=b" ")
+    namespaces = {
+        name: {"epoch": entry["epoch"], "epoch_again": entry["epoch"], "identity": entry["identity"]}
+        for name, entry in content["namespaces"].items()
+    }
+    text = json.dumps({**content, "namespaces": namespaces}, indent=1)
+    replace_whole(disk, _PATH, text.encode() + b"\n", padding=b" ")
