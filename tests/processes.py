@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 @contextmanager
 def program(script: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """A Python program that knows `tests.payload` and its folder, and its output; killed at the end if it still lives."""
+    """A Python program that knows `tests.payload` and a folder, and its output; killed at the end if it still lives."""
     head = f"import os, sys\nfrom tests.payload import *\nfolder = {str(folder)!r}\n"
     command = [sys.executable, "-c", head + script]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
