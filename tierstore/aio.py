@@ -16,6 +16,7 @@ from tierstore.store import Store
 
 if TYPE_CHECKING:
     from tierstore.config import StoreConfig
+    from tierstore.device.base import Device
     from tierstore.disk.base import Disk
     from tierstore.handle import GetOptions, PutOptions
     from tierstore.keys import Namespace
@@ -33,9 +34,10 @@ class AsyncStore:
         config: StoreConfig | str | os.PathLike[str] | None = None,
         *,
         disk: Disk | None = None,
+        device: Device | None = None,
         **settings: object,
     ) -> None:
-        self.store = Store(config, disk=disk, **settings)
+        self.store = Store(config, disk=disk, device=device, **settings)
 
     async def namespace(self, namespace: Namespace) -> AsyncNamespaceHandle:
         """See `Store.namespace`; the manifest is written on the loop's executor."""

@@ -77,13 +77,16 @@ class House:
     closing: ExitStack
 
 
-def build(config: StoreConfig, disk: Disk | None = None, shield: Shielded = unshielded) -> House:
+def build(
+    config: StoreConfig, disk: Disk | None = None, shield: Shielded = unshielded, *, device: Device | None = None
+) -> House:
     """Build every floor. Blocks: takes the pool's memory and scans the SSD folder.
 
     Args:
         config: Every setting.
         disk: Instead of the folder that the settings name.
         shield: For the engine.
+        device: Instead of the one that the settings name.
 
     Raises:
         TierstoreError: As the part that cannot be built says.
@@ -91,7 +94,8 @@ def build(config: StoreConfig, disk: Disk | None = None, shield: Shielded = unsh
     with ExitStack() as stack:
         pool_nbytes = config.host.size // PAGE_NBYTES * PAGE_NBYTES
         slots = SlotAllocator(pool_nbytes=pool_nbytes, slab_nbytes=_slab_nbytes(config, pool_nbytes))
-        device = cast("Callable[[], Device]", registry.load("devices", config.device.name))()
+        if device is None:
+            device = cast("Callable[[], Device]", registry.load("devices", config.device.name))()
         pool = HostPool(pool_nbytes)
         stack.callback(pool.close)
         stack.callback(device.pin(pool.view))

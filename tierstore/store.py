@@ -26,6 +26,7 @@ from tierstore.transfer.future import Transfer, TransferResult
 from tierstore.types import PAGE_NBYTES, Generation
 
 if TYPE_CHECKING:
+    from tierstore.device.base import Device
     from tierstore.disk.base import Disk
     from tierstore.layout import KVLayout
     from tierstore.tiers.host_pool import HostPool
@@ -41,6 +42,7 @@ class Store:
         config: A TOML file's path, or settings loaded already; None reads ``TIERSTORE_CONFIG`` and the rest
             of the environment.
         disk: Instead of the local folder ``ssd_dir``: another implementation of `tierstore.disk.base.Disk`.
+        device: Instead of the one that ``device_name`` names: another implementation of `tierstore.device.base.Device`.
         settings: Single settings by argument name, such as ``host_size="1 GiB"`` or ``ssd_dir="kv-cache"``;
             they win over all else.
 
@@ -55,6 +57,7 @@ class Store:
         config: StoreConfig | str | os.PathLike[str] | None = None,
         *,
         disk: Disk | None = None,
+        device: Device | None = None,
         **settings: object,
     ) -> None:
         if isinstance(config, StoreConfig):
@@ -71,12 +74,12 @@ class Store:
         with ExitStack() as undo:  # also of an exception from a signal handler, while the floors are being built
             undo.callback(self._shield.close)
             undo.callback(self._shield.later, self._standing.close)
-            self._shield(lambda: self._build(disk))
+            self._shield(lambda: self._build(disk, device))
             undo.pop_all()
         atexit.register(self.close)
 
-    def _build(self, disk: Disk | None) -> None:
-        self._house = build(self.config, disk, self._shield)
+    def _build(self, disk: Disk | None, device: Device | None) -> None:
+        self._house = build(self.config, disk, self._shield, device=device)
         self._standing.callback(self._house.closing.close)
 
     def namespace(self, namespace: Namespace) -> NamespaceHandle:
@@ -144,12 +147,13 @@ class Store:
 
         Raises:
             LayoutError: They do not fit.
-            DeviceError: They lie elsewhere than the caches of the store's device.
+            DeviceError: They lie elsewhere than the caches of the store's device, or have been freed.
         """
         if isinstance(buffers, PagedKV):
             if buffers.layout is not None and buffers.layout != layout:
                 raise LayoutError(f"the cache is bound for other blocks: {_difference(buffers.layout, layout)}")
             kv = buffers
+            kv.check_in_place()
         else:
             kv = bind_rows(buffers, layout.block_nbytes, layout.dtype)
         memory = self._house.device.memory

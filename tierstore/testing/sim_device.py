@@ -103,12 +103,14 @@ class SimStream:
             raise ClosedError(f"stream {self.name} is closed; open a new one")
         self.steps.append(step)
 
+    @property
+    def ready(self) -> bool:
+        """Whether there is a next thing, and no event that is not done before it."""
+        return bool(self.steps) and (self.steps[0].gate is None or self.steps[0].gate.done())
+
     def step(self) -> bool:
-        """Do the next thing; False where there is none, or where it waits for an event that is not done."""
-        if not self.steps:
-            return False
-        gate = self.steps[0].gate
-        if gate is not None and not gate.done():
+        """Do the next thing; False where the stream is not ready for any."""
+        if not self.ready:
             return False
         self.steps.popleft().task()
         return True
