@@ -21,7 +21,7 @@ from tierstore.errors import DiskError
 __all__ = ["BoundedDisk", "BoundedFile", "default_files_max"]
 
 _FILES_MAX: Final = 256
-"""More open files gain nothing: opening one again costs 20 to 40 microseconds, less than a read."""
+"""More open files gain nothing: opening one again costs about 20 microseconds, less than a read."""
 
 
 def default_files_max() -> int:
