@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tierstore.device.paging import bind_rows
+from tierstore.errors import DeviceError
 from tierstore.layout import KVLayout
 from tierstore.testing.engine_world import chain
 from tierstore.testing.sim_device import SimDevice
@@ -76,6 +77,15 @@ def test_a_load_copies_slots_into_the_rows_of_their_positions() -> None:
     assert (world.rows[2] == 30).all()
     assert (world.rows[0] == 10).all()
     assert [Outcome(code) for code in world.results[0].outcomes] == [Outcome.OK] * 2
+
+
+@pytest.mark.parametrize("load", [True, False])
+def test_a_stream_that_has_failed_moved_nothing(load: bool) -> None:
+    world = World(load=load)
+    world.submit()
+    world.device.streams[0].failure = DeviceError("the GPU has gone")
+    world.device.run_all()
+    assert [Outcome(code) for code in world.results[0].outcomes] == [Outcome.IO_ERROR] * 2
 
 
 def test_a_store_copies_rows_into_slots() -> None:

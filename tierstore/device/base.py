@@ -31,6 +31,10 @@ class Event(Protocol):
 class Stream(Protocol):
     """Work that runs in the order in which it was enqueued, beside other streams."""
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What has ended the stream's work, or None. From then on nothing moves, though calls are still run."""
+
     def record(self) -> Event:
         """Mark this point of the stream."""
 

@@ -69,6 +69,11 @@ class CpuStream:
     def __init__(self, name: str) -> None:
         self._worker = Worker(name, capacity=STREAM_CAPACITY)
 
+    @property
+    def failure(self) -> BaseException | None:
+        """The first exception on the stream's thread, or None: a copy that raised has not moved what it says."""
+        return self._worker.failure
+
     def record(self) -> CpuEvent:
         """Mark this point of the stream."""
         event = CpuEvent()

@@ -74,6 +74,7 @@ class SimStream:
     def __init__(self, name: str, device: SimDevice) -> None:
         self.name = name
         self.steps: deque[_Step] = deque()
+        self.failure: BaseException | None = None
         self._device = device
         self._closed = False
 

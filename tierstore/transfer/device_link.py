@@ -1,7 +1,7 @@
 """Loads and stores: copies between a request's pages and host slots, on one stream of the device.
 
 Enqueues only. A page group is touched after the caller's event for it; a result is reported from the stream's
-own thread, once every copy before it has ended.
+own thread, once every copy before it has ended. Of a stream that has failed nothing is said to have moved.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DeviceLink:
     def _report(self, job: CopyJob, done: Done, begun: float) -> Callable[[], None]:
         def report() -> None:
             self._inflight.discard(job.job_id)
-            result = ended(job, Outcome.OK)
+            result = ended(job, Outcome.OK if self._stream.failure is None else Outcome.IO_ERROR)
             done(CopyResult(result.job_id, result.outcomes, seconds=time.perf_counter() - begun))
 
         return report

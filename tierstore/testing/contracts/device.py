@@ -94,6 +94,7 @@ class DeviceContract:
         assert isinstance(device, Device)
         with _stream(device) as stream:
             assert isinstance(stream, Stream)
+            assert stream.failure is None
             assert isinstance(stream.record(), Event)
 
     @given(batch=_batches(), seed=st.integers(0, 2**32 - 1))
