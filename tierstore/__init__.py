@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tierstore.aio import AsyncStore
+    from tierstore.device.axes import PagedTensor
+    from tierstore.device.paged_kv import PagedKV
     from tierstore.keys import Namespace, chain_hashes
     from tierstore.layout import KVLayout, MemoryOrder, PageKind, PageSpec
     from tierstore.store import Store
@@ -26,6 +28,8 @@ _HOMES = {
     "Outcome": "tierstore.types",
     "PageKind": "tierstore.layout",
     "PageSpec": "tierstore.layout",
+    "PagedKV": "tierstore.device.paged_kv",
+    "PagedTensor": "tierstore.device.axes",
     "Presence": "tierstore.types",
     "Priority": "tierstore.types",
     "Store": "tierstore.store",
@@ -40,6 +44,8 @@ __all__ = [
     "Outcome",
     "PageKind",
     "PageSpec",
+    "PagedKV",
+    "PagedTensor",
     "Presence",
     "Priority",
     "Store",

@@ -20,8 +20,12 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGES[page].read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
-    (example,) = blocks("README.md", "python")
+EXAMPLES = [(page, number) for page in PAGES for number in range(len(blocks(page, "python")))]
+
+
+@pytest.mark.parametrize(("page", "number"), EXAMPLES)
+def test_every_example_runs_as_it_stands(tmp_path: Path, page: str, number: int) -> None:
+    example = blocks(page, "python")[number]
     ran = subprocess.run([sys.executable, "-W", "error", "-c", example], cwd=tmp_path, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
 
