@@ -20,7 +20,7 @@ from tierstore.testing.contracts.paged_cache import PagedCacheContract
 from tierstore.testing.sim_device import SimDevice
 from tierstore.types import PAGE_NBYTES
 
-HOST_DEVICES = [name for name in names("devices") if name != "cuda"]
+HOST_DEVICES = [name for name in names("devices") if name not in {"auto", "cuda"}]
 
 
 @pytest.fixture(scope="module", params=[*HOST_DEVICES, "sim", *(f"cpu by {name}" for name in PRIMITIVES)])

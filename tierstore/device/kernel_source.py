@@ -6,7 +6,9 @@ with the same options for every architecture. Reads the package's own files and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 __all__ = ["OPTIONS", "SOURCES", "read_source"]
 
@@ -15,8 +17,12 @@ OPTIONS = ("-std=c++17",)
 
 _PACKAGE = Path(__file__).parents[1]
 
-SOURCES = ("gather_scatter",)
-"""Every file of kernels, by the name that `read_source` takes."""
+_WIDTHS = (16, 8, 4, 2, 1)
+
+SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"gather_scatter": tuple(f"{way}_{width}" for way in ("gather", "scatter") for width in _WIDTHS)}
+)
+"""Every file of kernels by the name that `read_source` takes, and the kernels in it."""
 
 
 def read_source(name: str) -> str:

@@ -1,0 +1,192 @@
+"""The driver's calls, made of a recording cupy: what is asked of it, and what its refusals are called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tierstore.device import auto, cuda
+from tierstore.device.copy_table import COPY_TABLE
+from tierstore.device.cpu import CpuDevice
+from tierstore.errors import ConfigError, DeviceError, DeviceMemoryError, NoDeviceError
+from tierstore.registry import load
+
+
+class CudaError(RuntimeError):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"cudaError {status}")
+        self.status = status
+
+
+class Api:
+    """Functions that remember how they were called, and give what they are told to."""
+
+    def __init__(self, **given: object) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self._given: dict[str, object] = {
+            "getDeviceCount": 1,
+            "driverGetVersion": 12040,
+            "runtimeGetVersion": 13020,
+            "getDeviceProperties": {"name": b"NVIDIA H200", "multiProcessorCount": 132},
+            "deviceGetPCIBusId": "0000:00:00.0",
+            "deviceGetAttribute": 1,
+            **given,
+        }
+
+    CUDARuntimeError = CUDADriverError = CudaError
+    memcpyDefault = 4  # noqa: N815
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def call(*args: object) -> object:
+            self.calls.append((name, *args))
+            given = self._given.get(name, 77)
+            if isinstance(given, Exception):
+                raise given
+            return given
+
+        return call
+
+
+def cupy_of(api: Api) -> SimpleNamespace:
+    kernel = SimpleNamespace(compile=lambda: None, kernel=SimpleNamespace(ptr=99))
+    return SimpleNamespace(
+        __version__="14.2.0",
+        RawModule=lambda **_: SimpleNamespace(get_function=lambda _: kernel),
+        cuda=SimpleNamespace(
+            runtime=api,
+            driver=api,
+            Device=lambda _: nullcontext(),
+            compiler=SimpleNamespace(CompileException=type("CompileException", (Exception,), {})),
+        ),
+    )
+
+
+def runtime_of(monkeypatch: pytest.MonkeyPatch, **given: object) -> tuple[Api, cuda.CupyRuntime]:
+    api = Api(**given)
+    cupy = cupy_of(api)
+    monkeypatch.setattr(cuda, "_cupy", lambda: cupy)
+    runtime = cuda.CupyRuntime(0)
+    api.calls.clear()
+    return api, runtime
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"getDeviceCount": CudaError(35), "driverGetVersion": 0}, r"no NVIDIA driver.*CUDA 13\.2.*device\.name"),
+        ({"getDeviceCount": CudaError(35)}, r"driver is for CUDA 12\.4, cupy 14\.2\.0 for 13\.2; update"),
+        ({"getDeviceCount": CudaError(100)}, "no GPU is visible"),
+        ({"getDeviceCount": 0}, "no GPU is visible"),
+        ({"getDeviceCount": CudaError(999)}, "cannot be used: cudaError 999"),
+    ],
+)
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, given: dict[str, object], named: str) -> None:
+    cupy = cupy_of(Api(**given))
+    monkeypatch.setattr(cuda, "_cupy", lambda: cupy)
+    with pytest.raises(NoDeviceError, match=named):
+        cuda.open_device()
+
+
+def test_a_missing_cupy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    cuda._cupy.cache_clear()
+    with pytest.raises(NoDeviceError, match=r"cupy cannot be imported.*tierstore\[cuda\]"):
+        cuda.open_device()
+
+
+def test_auto_takes_the_cpu_where_there_is_no_gpu_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cupy = cupy_of(Api(getDeviceCount=0))
+    monkeypatch.setattr(cuda, "_cupy", lambda: cupy)
+    assert isinstance(auto.open_device(), CpuDevice)
+    assert "memory of the CPU alone: no GPU is visible" in caplog.text
+
+
+def test_every_device_is_registered() -> None:
+    assert load("devices", "cuda") is cuda.open_device
+    assert load("devices", "auto") is auto.open_device
+    with pytest.raises(ConfigError, match="cuda"):
+        load("devices", "cudo")
+
+
+@pytest.mark.parametrize(("status", "kind"), [(2, DeviceMemoryError), (1, DeviceError), (700, DeviceError)])
+def test_what_the_driver_refuses_is_named_by_the_call(
+    monkeypatch: pytest.MonkeyPatch, status: int, kind: type[DeviceError]
+) -> None:
+    _, runtime = runtime_of(monkeypatch, malloc=CudaError(status))
+    with pytest.raises(kind, match=rf"malloc of 4096 bytes on GPU 0: cudaError {status}"):
+        runtime.allocate(4096)
+
+
+def test_streams_do_not_wait_for_the_default_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, runtime = runtime_of(monkeypatch)
+    runtime.new_stream(high_priority=True)
+    runtime.new_stream(high_priority=False)
+    assert api.calls == [("streamCreateWithPriority", 1, -16), ("streamCreateWithPriority", 1, 0)]
+
+
+def test_an_event_sleeps_takes_no_time_and_dies_with_its_last_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, runtime = runtime_of(monkeypatch)
+    mark = runtime.record(5)
+    runtime.hold(6, mark)
+    runtime.finish(mark)
+    del mark
+    blocking_and_untimed = 1 | 2
+    assert api.calls == [
+        ("eventCreateWithFlags", blocking_and_untimed),
+        ("eventRecord", 77, 5),
+        ("streamWaitEvent", 6, 77),
+        ("eventSynchronize", 77),
+        ("eventDestroy", 77),
+    ]
+
+
+def test_a_kernel_gets_its_table_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, runtime = runtime_of(monkeypatch)
+    table = np.zeros(1, COPY_TABLE)
+    runtime.launch("gather_16", 3, table, 5)
+    ((verb, *numbers, _parameters, extra),) = api.calls
+    assert (verb, numbers, extra) == ("launchKernel", [99, 3, 1, 1, 256, 1, 1, 0, 5], 0)
+
+
+def test_host_memory_is_registered_for_every_context_and_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, runtime = runtime_of(monkeypatch)
+    runtime.register(4096, 8192)
+    runtime.unregister(4096)
+    portable_and_mapped = 1 | 2
+    assert api.calls == [("hostRegister", 4096, 8192, portable_and_mapped), ("hostUnregister", 4096)]
+
+
+def test_a_batch_reads_its_sources_in_stream_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, runtime = runtime_of(monkeypatch)
+    seen: list[Any] = []
+
+    def copy_batch(*args: object) -> int:
+        seen.append(args)
+        return 0
+
+    monkeypatch.setattr(runtime, "_copy_batch", copy_batch)
+    dsts, srcs, nbytes = (np.array([first, first + 1], np.int64) for first in (10, 20, 30))
+    runtime.copy_batch(dsts, srcs, nbytes, 5)
+    ((*columns, count, attributes, first, num_attributes, _failed, stream),) = seen
+    assert (count, first._obj.value, num_attributes, stream) == (2, 0, 1, 5)
+    assert columns == [column.ctypes.data for column in (dsts, srcs, nbytes)]
+    stream_order = 1
+    assert attributes._obj.order == stream_order
+    monkeypatch.setattr(runtime, "_copy_batch", lambda *_: 719)
+    with pytest.raises(DeviceError, match="2 pieces: error 719"):
+        runtime.copy_batch(dsts, srcs, nbytes, 5)
+
+
+def test_what_a_gpu_is_goes_into_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, runtime = runtime_of(monkeypatch)
+    facts = runtime.facts
+    assert (facts.name, facts.driver, facts.processors, facts.memory) == ("NVIDIA H200", 12040, 132, "cuda:0")
+    assert (facts.has_batches, facts.reaches_host) == (False, True)

@@ -1,0 +1,165 @@
+"""The CUDA device over a simulated GPU: what it chooses, what it refuses, and what a GPU in trouble leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tierstore import KVLayout, Namespace, Store, chain_hashes, registry
+from tierstore.device import calibration
+from tierstore.device.calibration import Choices
+from tierstore.device.cuda_device import CudaDevice
+from tierstore.device.cuda_stream import CudaEvent
+from tierstore.device.paging import bind_rows
+from tierstore.errors import DeviceError
+from tierstore.testing.sim_gpu import SimGpu
+from tierstore.types import PAGE_NBYTES, Outcome
+
+if TYPE_CHECKING:
+    from tierstore.device.paged_kv import PagedKV
+    from tierstore.types import UInt8Array
+
+WAIT_SECONDS = 30.0
+BLOCKS = 4
+WIDTHS = (64, 1000, 24)
+
+
+class World:
+    """A device, a pool that it has pinned, a stream, and a cache of three page groups."""
+
+    def __init__(self, gpu: SimGpu) -> None:
+        self.gpu = gpu
+        self.device = CudaDevice(gpu, Choices(gpu.facts, {}))
+        self.host: UInt8Array = np.zeros(BLOCKS * PAGE_NBYTES, np.uint8)
+        self.unpin = self.device.pin(self.host)
+        self.stream = self.device.new_stream("load")
+        self.pages = [np.full((BLOCKS, width), index + 1, np.uint8) for index, width in enumerate(WIDTHS)]
+        self.kv: PagedKV = bind_rows(self.pages, sum(WIDTHS))
+        self.slots = np.arange(BLOCKS, dtype=np.int32)
+        self.block_ids = np.arange(BLOCKS, dtype=np.int64)[None]
+
+    def store(self) -> None:
+        self.device.store(self.host, self.slots, self.kv, self.block_ids, self.stream)
+
+    def verbs(self) -> set[str]:
+        return {call[0] for call in self.gpu.calls}
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World(SimGpu())
+    yield world
+    world.stream.close()
+    world.unpin()
+    assert world.gpu.num_held == 0
+
+
+def test_only_loads_get_a_stream_of_high_priority(world: World) -> None:
+    with closing(world.device.new_stream("store")):
+        assert [call[2] for call in world.gpu.calls if call[0] == "new_stream"] == ["high", "low"]
+
+
+def test_memory_that_could_not_be_pinned_is_copied_piece_by_piece() -> None:
+    world = World(SimGpu(memlock_nbytes=0))
+    world.store()
+    assert world.stream.record().wait(WAIT_SECONDS)
+    assert world.device.pinned_nbytes == 0
+    assert "copy" in world.verbs()
+    assert not world.verbs() & {"launch", "copy_batch"}
+    assert world.host[:64].tolist() == [1] * 64
+    world.stream.close()
+    world.unpin()
+
+
+def test_pinned_memory_is_copied_by_the_engine_that_was_chosen(world: World) -> None:
+    world.store()
+    assert world.stream.record().wait(WAIT_SECONDS)
+    assert world.device.pinned_nbytes == world.host.nbytes
+    assert "launch" in world.verbs()
+    assert "copy" not in world.verbs()
+
+
+def test_the_first_pool_is_measured_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "_CACHE_NBYTES", 16 << 20)
+    monkeypatch.setattr(calibration, "_BLOCKS_MAX", 1)
+    gpu = SimGpu()
+    device, pool = CudaDevice(gpu), np.zeros(PAGE_NBYTES, np.uint8)
+    device.pin(pool)()
+    measured = len(gpu.calls)
+    assert measured > 100
+    device.pin(pool)()
+    assert len(gpu.calls) == measured
+    assert gpu.num_held == 0
+
+
+def test_an_event_of_another_device_is_refused(world: World) -> None:
+    with pytest.raises(DeviceError, match=r"event of cuda:1 cannot order copies of cpu"):
+        world.device.adopt(SimpleNamespace(device="cuda:1"))
+
+
+@pytest.mark.parametrize("fail_at", range(6))
+def test_a_copy_that_is_refused_midway_answers_everyone_who_waits(fail_at: int) -> None:
+    world = World(SimGpu(fail_at=fail_at))
+    events = world.device.load(world.host, world.slots, world.kv, world.block_ids, world.stream)
+    assert [event.wait(WAIT_SECONDS) for event in events] == [True] * 3
+    assert isinstance(world.stream.failure, DeviceError)
+    moved = [not page.any() for page in world.pages]
+    assert moved == [fail_at > 2 * index for index in range(3)]  # a launch and a record a group; none after the failure
+    world.stream.close()
+    world.unpin()
+    assert world.gpu.num_held == 0
+
+
+def test_a_fault_of_ours_midway_answers_everyone_who_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    monkeypatch.setattr(world.gpu, "launch", lambda *_: 1 // 0)
+    events = world.device.load(world.host, world.slots, world.kv, world.block_ids, world.stream)
+    assert [event.wait(WAIT_SECONDS) for event in events] == [True] * 3
+    assert isinstance(world.stream.failure, ZeroDivisionError)
+    with pytest.raises(DeviceError, match="never enqueued"):
+        [event.recorded_mark() for event in events if isinstance(event, CudaEvent)]
+
+
+@pytest.mark.parametrize("reaches_host", [True, False])
+def test_a_whole_store_runs_on_it(monkeypatch: pytest.MonkeyPatch, reaches_host: bool) -> None:
+    gpu = SimGpu(seed=7, facts=replace(SimGpu().facts, reaches_host=reaches_host))
+    monkeypatch.setattr(registry, "load", _loading(gpu, registry.load))
+    layout = KVLayout.attention(layers=3, kv_heads=2, head_size=12, block_tokens=8)
+    hashes = chain_hashes(range(8 * 40), 8)
+    random = np.random.default_rng(3)
+    pages = [random.integers(0, 256, (40, nbytes), np.uint8) for nbytes in layout.page_nbytes]
+    with Store(host_size="1 MiB", ssd_size=0) as store:
+        kv = store.namespace(Namespace(model="simulated", layout=layout))
+        assert kv.put(hashes, pages).result(WAIT_SECONDS).leading == 40
+        found = [np.zeros_like(page) for page in pages]
+        rows = random.permutation(40).tolist()
+        assert kv.get(hashes, found, block_ids=rows).result(WAIT_SECONDS).leading == 40
+        assert all(np.array_equal(new[rows], old) for new, old in zip(found, pages, strict=True))
+    assert gpu.num_held == 0
+
+
+def test_a_gpu_that_fails_costs_misses_and_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimGpu(fail_at=0)
+    monkeypatch.setattr(registry, "load", _loading(gpu, registry.load))
+    hashes = chain_hashes(range(32), 16)
+    with Store(host_size="1 MiB", ssd_size=0) as store:
+        kv = store.namespace(Namespace(model="simulated", layout=KVLayout.opaque(block_nbytes=64)))
+        result = kv.put(hashes, np.ones((2, 64), np.uint8)).result(WAIT_SECONDS)
+        assert (result.leading, set(result.outcomes)) == (0, {Outcome.IO_ERROR})
+        assert kv.lookup(hashes) == 0
+    assert gpu.num_held == 0
+
+
+def _loading(gpu: SimGpu, load: Callable[..., object]) -> Callable[..., object]:
+    """The registry, with this GPU's device in the place of every other."""
+
+    def load_one(kind: str, name: str) -> object:
+        return (lambda: CudaDevice(gpu, Choices(gpu.facts, {}))) if kind == "devices" else load(kind, name)
+
+    return load_one

@@ -1,0 +1,184 @@
+"""A GPU as a device: checks a copy, chooses how to make it, and enqueues it behind what it has to wait for.
+
+Made by `tierstore.device.cuda`, called by the device links. Speaks to the GPU through the runtime that it is given,
+and never waits for it on the caller's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tierstore.device.calibration import Choices, calibrate
+from tierstore.device.copy_engines import PieceEngine
+from tierstore.device.copy_pieces import SpanCopy
+from tierstore.device.cuda_stream import AdoptedEvent, CudaEvent, CudaStream
+from tierstore.device.paging import check_copy
+from tierstore.device.pinning import PinnedMemory
+from tierstore.errors import DeviceError
+from tierstore.types import PAGE_NBYTES
+
+if TYPE_CHECKING:
+    from tierstore.device.base import Event, Stream
+    from tierstore.device.cuda_runtime import CudaRuntime
+    from tierstore.device.paged_kv import PagedKV
+    from tierstore.types import Int32Array, Int64Array, UInt8Array
+
+__all__ = ["CudaDevice"]
+
+_LOAD = "load"
+"""The stream whose kernels go before those of others: a request waits for it."""
+
+
+class CudaDevice:
+    """A GPU, as `tierstore.device.base.Device` says.
+
+    Args:
+        runtime: Of the GPU.
+        choices: What to copy with; None measures when the first pool is pinned, which takes about a second.
+    """
+
+    name = "cuda"
+
+    def __init__(self, runtime: CudaRuntime, choices: Choices | None = None) -> None:
+        self.memory = runtime.facts.memory
+        self._runtime = runtime
+        self._choices = choices
+        self._pinned: dict[int, PinnedMemory] = {}
+
+    def new_stream(self, name: str) -> CudaStream:
+        """A stream of its own, with one thread called `name`."""
+        return CudaStream(self._runtime, name, high_priority=name == _LOAD)
+
+    def pin(self, buffer: UInt8Array) -> Callable[[], None]:
+        """Register host memory with the GPU, and find the fastest copies. Blocks for about a second a GiB.
+
+        Where the system refuses, a warning says so, and copies to and from this memory are slower.
+        """
+        pinned = PinnedMemory(self._runtime, buffer)
+        self._pinned[pinned.address] = pinned
+        if pinned.nbytes and self._choices is None:
+            self._choices = calibrate(self._runtime)
+        return partial(self._unpin, pinned)
+
+    @property
+    def pinned_nbytes(self) -> int:
+        """Bytes of host memory that the GPU can copy from and to by itself."""
+        return sum(pinned.nbytes for pinned in self._pinned.values())
+
+    def adopt(self, event: Any) -> AdoptedEvent:
+        """A ``torch.cuda.Event`` that has been recorded, as an event that copies can wait for.
+
+        Raises:
+            DeviceError: It belongs to another device.
+        """
+        where = str(event.device)
+        if where != self.memory:
+            raise DeviceError(f"an event of {where} cannot order copies of {self.memory}; record one on this device")
+        return AdoptedEvent(event)
+
+    def load(
+        self,
+        host: UInt8Array,
+        slots: Int32Array,
+        kv: PagedKV,
+        block_ids: Int64Array,
+        stream: Stream,
+        *,
+        groups: range | None = None,
+        after: Sequence[Event] = (),
+    ) -> list[Event]:
+        """Enqueue host → cache; returns one event a group. Raises what `check_copy` does, before a byte moves."""
+        return self._enqueue(_Request(host, slots, kv, block_ids, store=False), stream, groups, after)
+
+    def store(
+        self,
+        host: UInt8Array,
+        slots: Int32Array,
+        kv: PagedKV,
+        block_ids: Int64Array,
+        stream: Stream,
+        *,
+        groups: range | None = None,
+        after: Sequence[Event] = (),
+    ) -> None:
+        """Enqueue cache → host. Raises what `check_copy` does, before a byte moves."""
+        self._enqueue(_Request(host, slots, kv, block_ids, store=True), stream, groups, after)
+
+    def _enqueue(self, request: _Request, stream: Stream, groups: range | None, after: Sequence[Event]) -> list[Event]:
+        assert isinstance(stream, CudaStream), f"{stream!r} is no stream of a GPU"
+        copied = request.check(self.memory, groups, len(after))
+        events = [CudaEvent() for _ in copied]
+
+        def enqueue_groups() -> None:
+            for group, event, gate in zip_longest(copied, events, after):
+                if gate is not None and not gate.done():
+                    stream.hold(gate)
+                if group is not None:
+                    stream.attempt(partial(self._copy_group, request, group, stream))
+                    stream.mark(event, keep=request)
+
+        def answer(_error: BaseException) -> None:
+            for event in events:
+                if not event.is_recorded():
+                    stream.mark(event, keep=request)
+
+        stream.submit(enqueue_groups, answer)
+        return list(events)
+
+    def _copy_group(self, request: _Request, group: int, stream: CudaStream) -> None:
+        for copy in request.spans(group):
+            stream.engines.take(self._engine_for(copy)).copy(copy, stream.handle)
+
+    def _engine_for(self, copy: SpanCopy) -> str:
+        pinned = self._pinned.get(copy.origin)
+        if pinned is None or not pinned.nbytes:
+            return PieceEngine.name
+        choices = self._choices or Choices(self._runtime.facts, {})
+        return choices.choose(store=copy.store, row_nbytes=int(np.median(copy.segments["row_nbytes"])))
+
+    def _unpin(self, pinned: PinnedMemory) -> None:
+        self._pinned.pop(pinned.address, None)
+        pinned.release()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Request:
+    """What one call asks to copy. Keeps pool and cache alive; its ids are its own."""
+
+    host: UInt8Array
+    slots: Int32Array
+    kv: PagedKV
+    block_ids: Int64Array
+    store: bool
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slots", self.slots.copy())
+        object.__setattr__(self, "block_ids", self.block_ids.copy())
+
+    def check(self, memory: str, groups: range | None, num_events: int) -> range:
+        """The groups to copy; raises what `check_copy` does."""
+        return check_copy(
+            self.host,
+            self.slots,
+            self.kv,
+            self.block_ids,
+            memory=memory,
+            into_pool=self.store,
+            groups=groups,
+            num_events=num_events,
+        )
+
+    def spans(self, group: int) -> list[SpanCopy]:
+        """What is to be copied of a group, in addresses."""
+        origin = self.host.ctypes.data
+        slots = origin + self.slots.astype(np.int64) * PAGE_NBYTES
+        return [
+            SpanCopy(self.store, self.kv.segments[first:end], slots, self.block_ids[id_row], origin)
+            for id_row, first, end in self.kv.groups[group]
+        ]
