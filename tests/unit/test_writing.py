@@ -13,6 +13,9 @@ from crc32c import crc32c
 from tests.record_bench import BLOCK_NBYTES, Bench, header_of
 from tierstore.codec.lz4 import Lz4Codec
 from tierstore.tiers.batch import Batch
+from tierstore.tiers.frame import run_records
+from tierstore.tiers.record import RecordShape
+from tierstore.tiers.writing import ENCODE_THREADS
 from tierstore.types import PAGE_NBYTES, CopyResult, JobId, Outcome
 
 OK, REJECTED, CORRUPT, IO_ERROR = Outcome.OK, Outcome.REJECTED, Outcome.CORRUPT, Outcome.IO_ERROR
@@ -154,13 +157,15 @@ class TestEncoding:
         assert bench.check(range(6, 9)) == [OK, CORRUPT, OK]
 
     def test_closing_the_runs_early_waits_for_what_has_begun_and_begins_no_more(self) -> None:
-        bench = Bench(Lz4Codec(), block_tokens=512, num_blocks=72)
-        batch = Batch([bench.user.write_job(range(72))], bench.codec)
+        longest = RecordShape(Lz4Codec().max_encoded_nbytes(256 << 10))
+        run = run_records(longest) // ENCODE_THREADS * ENCODE_THREADS
+        bench = Bench(Lz4Codec(), block_tokens=512, num_blocks=2 * run)
+        batch = Batch([bench.user.write_job(range(2 * run))], bench.codec)
         runs = bench.writer.runs(batch)
         first = next(runs)
         runs.close()
-        begun = first.rows.stop + 30
-        assert batch.ready.tolist() == [True] * begun + [False] * (72 - begun)
+        begun = first.rows.stop + run
+        assert batch.ready.tolist() == [True] * begun + [False] * (2 * run - begun)
         bench.writer.close()
 
 
