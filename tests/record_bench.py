@@ -75,7 +75,7 @@ class Bench:
 
     def read(self, job: CopyJob) -> CopyResult:
         """Read as the tier does."""
-        return CopyResult(job.job_id, self.reader.read(job, self.files, self.codec))
+        return CopyResult(job.job_id, self.reader.read(job, self.files, {self.codec.name: self.codec}))
 
     def check(self, names: Sequence[int]) -> list[Outcome]:
         """Read known blocks; the user compares every byte."""

@@ -25,6 +25,7 @@ SECONDS_BOUNDS = tuple(base * 10.0**exponent for exponent in range(-5, 1) for ba
 """Upper bounds of the histograms' buckets, 10 microseconds to 5 seconds; one more takes the rest."""
 
 _LINK = ("load", "store", "ssd-read", "ssd-write", "ssd-rewrite")
+_WAY = ("read", "write")
 _NO_LABELS: Labels = MappingProxyType({})
 _NOT_STORED = (
     "pool_full",
@@ -33,6 +34,7 @@ _NOT_STORED = (
     "write_queue_full",
     "write_budget",
     "write_refused",
+    "ssd_off",
 )
 
 
@@ -108,6 +110,9 @@ class Metric(Enum):
     HOST_FREE_BYTES = Kind.GAUGE, "Bytes of the host pool that are in no slot in use."
     SSD_USED_BYTES = Kind.GAUGE, "Bytes that chunk files take."
     SSD_FREE_BYTES = Kind.GAUGE, "Bytes that the SSD tier can take before it must reclaim."
+    SSD_ON = Kind.GAUGE, "1 where the SSD is read, or written; 0 where trouble has turned that off.", {"way": _WAY}
+    SSD_OUTAGES = Kind.COUNTER, "How often trouble has turned reading or writing off.", {"way": _WAY}
+    SSD_PROBES = Kind.COUNTER, "Probes of an SSD that is off, by what they found.", {"found": ("ok", "failed")}
     SSD_DIRECT_IO = Kind.GAUGE, "1 where chunk files bypass the page cache, 0 where they do not."
 
     def __init__(self, kind: Kind, meaning: str, labels: Labels = _NO_LABELS) -> None:

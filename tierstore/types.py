@@ -1,7 +1,6 @@
 """The words that cross floors: outcomes, priorities, jobs, results and plans.
 
-Everything here is plain data: no behaviour beyond construction, no I/O, no clock. Arrays are numpy's,
-named in annotations only, so that importing this module costs nothing.
+Plain data: no behaviour beyond construction. Arrays are numpy's, named in annotations only.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tierstore.health import Fault
     from tierstore.layout import KVLayout
 
     Int32Array: TypeAlias = NDArray[np.int32]
@@ -38,6 +38,7 @@ __all__ = [
     "Plan",
     "Presence",
     "Priority",
+    "ProbeJob",
     "RequestId",
     "SyncJob",
     "TierName",
@@ -156,10 +157,9 @@ class Usage:
 class CopyJob:
     """Blocks to move one way between two neighbouring tiers.
 
-    Locations are int64 positions in the request on the device side, int32 pool pages (offset /
-    `PAGE_NBYTES`) on the host side and `Extents` on the SSD side. A write to SSD has no
-    `dst_locations`: the write worker chooses the place and reports it. From SSD to SSD a block is rewritten
-    before its file goes.
+    Locations are int64 positions in the request on the device side, int32 pool pages (offset / `PAGE_NBYTES`)
+    on the host side and `Extents` on the SSD side. A write to SSD has no `dst_locations`: the write worker
+    chooses the place and reports it. From SSD to SSD a block is rewritten before its file goes.
 
     Attributes:
         job_id: Unique in one run of the store.
@@ -227,7 +227,15 @@ class DiscardJob:
     dst: TierName = TierName.SSD
 
 
-Job: TypeAlias = CopyJob | TombstoneJob | SyncJob | DiscardJob
+@dataclass(frozen=True, slots=True)
+class ProbeJob:
+    """Find out whether a tier that was turned off can be read and written again."""
+
+    job_id: JobId
+    dst: TierName = TierName.SSD
+
+
+Job: TypeAlias = CopyJob | TombstoneJob | SyncJob | DiscardJob | ProbeJob
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,12 +244,13 @@ class CopyResult:
 
     Attributes:
         job_id: The job.
-        outcomes: uint8[n] of `Outcome` in the job's order; one element for a sync or a discard.
+        outcomes: uint8[n] of `Outcome` in the job's order; of a sync or discard one, of a probe two: reading, writing.
         dst_locations: Where a write put its blocks; rows whose outcome is not OK mean nothing. Of tombstones only
             the file counts, -1 where there is none.
         dst_free_nbytes: Bytes the tier can still take before it must reclaim; None where unknown.
         seconds: Wall time in the worker.
         encoded_nbytes: Bytes that a write put on disk for its blocks; None where unknown.
+        fault: Why some of it failed, where that is the medium's fault and known.
     """
 
     job_id: JobId
@@ -250,6 +259,7 @@ class CopyResult:
     dst_free_nbytes: int | None = None
     seconds: float = 0.0
     encoded_nbytes: int | None = None
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -274,9 +284,11 @@ class Plan:
     Attributes:
         jobs: To submit, all or nothing.
         lifts: Jobs already in a link that a get now waits for; to be served before prefetches.
-        withdraws: Jobs already in a link that nobody waits for any more; drop them if still queued.
+        withdraws: Jobs already in a link that nobody wants any more; drop them if still queued.
         finished: To resolve, after the jobs are submitted.
         due: Whether upkeep waits for `tend`.
+        expire_at: When `expire` must be called for the sake of a tier; infinity: it need not.
+        notices: What an operator should read.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -284,3 +296,5 @@ class Plan:
     withdraws: list[JobId] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
     due: bool = False
+    expire_at: float = float("inf")
+    notices: list[str] = field(default_factory=list)

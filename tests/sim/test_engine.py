@@ -12,6 +12,7 @@ from tierstore.testing.engine_world import EngineWorld, chain
 from tierstore.transfer import engine as engine_module
 from tierstore.transfer.future import Transfer
 from tierstore.transfer.links import Links
+from tierstore.transfer.timer import Timer
 from tierstore.types import JobId, Outcome, Presence, SyncJob
 from tierstore.worker import Worker
 
@@ -125,7 +126,7 @@ def test_a_store_without_an_ssd_tier_has_no_links_to_it() -> None:
 
 
 def test_deadlines_are_kept_by_a_thread_of_the_engine() -> None:
-    world = EngineWorld()
+    world = EngineWorld(new_timer=Timer)
     world.keep_on_ssd(BLOCKS)
     deadline = world.clock.now
     transfer = world.engine.start(

@@ -21,8 +21,9 @@ from tierstore.policy.admission import AdmitAlways, AdmitSecondHit
 from tierstore.testing.engine_world import EngineWorld, chain
 from tierstore.testing.sim_link import SimLink
 from tierstore.transfer import engine
+from tierstore.transfer.base import num_outcomes
 from tierstore.transfer.future import Transfer
-from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Job, Outcome, Presence, TierName, TombstoneJob
+from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Job, Outcome, Presence, TierName
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
@@ -79,8 +80,8 @@ class RandomWorld:
     def run(self) -> None:
         """Live, then drain."""
         verbs = [self.get, self.put, self.prefetch, self.flush, self.delete, self.clear, self.cancel, self.congest]
-        verbs += [self.queue, self.serve, self.hang_up]
-        weights = [20, 20, 10, 2, 2, 0.3, 3, 1, 10, 10, 0.2]
+        verbs += [self.queue, self.serve, self.hang_up, self.stall]
+        weights = [20, 20, 10, 2, 2, 0.3, 3, 1, 10, 10, 0.2, 5]
         for _ in range(STEPS):
             self.world.expire_after(self.random.random() * 0.3)
             self.random.choices(verbs, weights)[0]()
@@ -158,6 +159,11 @@ class RandomWorld:
         """Let one link run full, or have room again."""
         self.random.choice(self.world.links).capacity = self.random.choice([0, 2, 1 << 20, 1 << 20])
 
+    def stall(self) -> None:
+        """Nothing moves for a while, most often where something should."""
+        if self.world.read.jobs or self.random.random() < 0.1:
+            self.world.expire_after(40)
+
     def meanwhile(self) -> None:
         """What other threads do while this one submits its plan."""
         if not self.stopped and self.random.random() < 0.15:
@@ -182,10 +188,10 @@ class RandomWorld:
         failures = [Outcome.IO_ERROR]
         if isinstance(job, CopyJob) and job.src is TierName.SSD:
             failures.append(Outcome.CORRUPT)
-        if job.dst is TierName.SSD:
-            failures.append(Outcome.REJECTED)
-        count = len(job) if isinstance(job, CopyJob | TombstoneJob) else 1
-        fails = [self.random.random() < 0.07 for _ in range(count)]
+        if job.dst is TierName.SSD and not (isinstance(job, CopyJob) and job.src is TierName.SSD):
+            sick = self.random.random() < 0.1  # one write that fails turns all of them off for a while
+            failures = [*(failures if sick else ()), Outcome.REJECTED]
+        fails = [self.random.random() < 0.07 for _ in range(num_outcomes(job))]
         link.end(job, [self.random.choice(failures) if failed else Outcome.OK for failed in fails])
 
 
@@ -228,6 +234,10 @@ def test_random_worlds_meet_what_they_are_for() -> None:
     for link in ("load", "store", "ssd-read", "ssd-write", "ssd-rewrite"):
         assert total(Metric.LINK_BLOCKS, link, Outcome.OK) > 50
         assert total(Metric.LINK_BLOCKS, link, Outcome.IO_ERROR) > 0
+    for way in ("read", "write"):
+        assert total(Metric.SSD_OUTAGES, way) > 3
+    for found in ("ok", "failed"):
+        assert total(Metric.SSD_PROBES, found) > 3
     for outcome in (Outcome.CORRUPT, Outcome.REJECTED):
         assert total(Metric.LINK_BLOCKS, "ssd-rewrite", outcome) > 0
     for reason in ("not_admitted", "write_budget", "write_refused", "write_queue_full"):

@@ -24,6 +24,7 @@ from tierstore.types import (
     JobId,
     Outcome,
     Priority,
+    ProbeJob,
     RequestId,
     SyncJob,
     TierName,
@@ -276,10 +277,23 @@ def test_a_job_that_an_earlier_turn_took_along_is_not_refused_too(tier: GatedTie
     assert sorted(answers.job_ids) == [0, 1]
 
 
-def test_nothing_is_lifted_or_withdrawn_among_writes(tier: GatedTier, answers: Answers) -> None:
+def test_a_write_that_has_not_begun_is_withdrawn_and_none_is_lifted(tier: GatedTier, answers: Answers) -> None:
     with busy_writes(tier, answers) as link:
         link.submit(write_job(1), answers)
-        link.lift(JobId(1))
+        link.submit(write_job(2), answers)
+        link.lift(JobId(2))
         link.withdraw(JobId(1))
-        assert answers.results == []
-    assert answers.job_ids == [0, 1]
+        link.withdraw(JobId(0))
+        assert answers.outcomes() == {1: Outcome.CANCELLED}
+    assert answers.job_ids == [1, 0, 2]
+    assert tier.calls == [("write", [0]), ("write", [2])]
+
+
+def test_a_probe_is_answered_with_what_it_found_and_goes_alone(tier: GatedTier, answers: Answers) -> None:
+    with busy_writes(tier, answers) as link:
+        link.submit(SyncJob(JobId(1)), answers)
+        link.submit(ProbeJob(JobId(2)), answers)
+        link.submit(SyncJob(JobId(3)), answers)
+    assert tier.calls[1:] == [("sync", []), ("probe", []), ("sync", [])]
+    assert answers.results[2].outcomes.tolist() == [Outcome.OK, Outcome.OK]
+    assert answers.results[2].dst_free_nbytes == 55

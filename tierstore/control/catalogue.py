@@ -82,16 +82,18 @@ class Catalogue:
 
     def lookup(self, number: int, hashes: UInt8Array) -> list[Presence]:
         """What is known of each block, given uint8[n, 32]."""
-        host, ssd = self._mind.states(self._mind.directory.find(number, as_keys(hashes)))
-        presence = np.full(len(hashes), Presence.MISS, np.uint8)
+        entries = self._mind.directory.find(number, as_keys(hashes))
+        host, ssd = self._mind.states(entries)
+        presence = np.full(len(hashes), Presence.HIT, np.uint8)
         presence[host == State.FILLING] = Presence.PENDING
-        presence[(host == State.READY) | ((ssd == State.READY) & (host != State.FILLING))] = Presence.HIT
+        presence[~self._mind.usable(entries, host, ssd)] = Presence.MISS
         return [Presence(value) for value in presence.tolist()]
 
     def leading(self, number: int, hashes: UInt8Array) -> int:
         """Blocks from the first that are HIT without a hole, given uint8[n, 32] of one slice."""
-        host, ssd = self._mind.states(self._mind.directory.find(number, as_keys(hashes)))
-        hit = (host == State.READY) | ((ssd == State.READY) & (host != State.FILLING))
+        entries = self._mind.directory.find(number, as_keys(hashes))
+        host, ssd = self._mind.states(entries)
+        hit = self._mind.usable(entries, host, ssd) & (host != State.FILLING)
         run = len(hit) if hit.all() else int(hit.argmin())
         self._mind.metrics.add(Metric.LOOKUP_BLOCKS, len(hit))
         self._mind.metrics.add(Metric.LOOKUP_HIT_BLOCKS, run)

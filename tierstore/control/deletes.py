@@ -45,7 +45,9 @@ class Deletes:
         mind.metrics.add(Metric.DELETED_BLOCKS, len(known))
         request.outcomes[lo + known] = Outcome.OK
         request.opened = hi
-        if mind.ssd is not None and len(positions):
+        if mind.health.writes_stalled:
+            request.outcomes[lo:hi] = Outcome.REJECTED
+        elif mind.ssd is not None and len(positions):
             job = TombstoneJob(mind.jobs.next_id(), request.life.generation, request.hashes[lo:hi])
             mind.jobs.open(JobRecord(job, request, positions, waiters=[(request, positions)]))
             request.awaiting += len(positions)
@@ -73,7 +75,7 @@ class Deletes:
     def _settle(self, request: Request, plan: Plan) -> None:
         if request.done or not request.planned or request.awaiting > 0 or request.syncing:
             return
-        if self._mind.ssd is None or not len(request):
+        if self._mind.ssd is None or self._mind.health.writes_stalled or not len(request):
             self._mind.resolve(request, plan)
             return
         request.syncing = True

@@ -21,7 +21,7 @@ from tierstore.types import Extents
 if TYPE_CHECKING:
     from tierstore.types import Int32Array, UInt64Array
 
-__all__ = ["PREFETCHED", "READ_BACK", "REWRITING", "Directory"]
+__all__ = ["PREFETCHED", "READ_BACK", "REWRITING", "UNREADABLE", "Directory"]
 
 PREFETCHED = np.uint8(1)
 """Flag of an entry that a prefetch brought in and that no get has used yet."""
@@ -31,6 +31,9 @@ READ_BACK = np.uint8(2)
 
 REWRITING = np.uint8(4)
 """Flag of an entry that is being written again, from a file that is leaving to another."""
+
+UNREADABLE = np.uint8(8)
+"""Flag of an entry whose SSD copy the disk did not give when it was read last."""
 
 _FREE, _KEYED, _DETACHED = 0, 1, 2
 

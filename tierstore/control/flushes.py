@@ -58,8 +58,8 @@ class Flushes:
         quiet = [request for request, jobs in self._waiting if not jobs and not request.done]
         self._waiting = [(request, jobs) for request, jobs in self._waiting if jobs and not request.done]
         for request in quiet:
-            if self._mind.ssd is None:
-                self._end(request, Outcome.OK, plan)
+            if self._mind.ssd is None or self._mind.health.writes_stalled:
+                self._end(request, Outcome.OK if self._mind.ssd is None else Outcome.IO_ERROR, plan)
             else:
                 self._mind.sync_job(request, plan)
 

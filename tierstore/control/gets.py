@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.control.directory import PREFETCHED
+from tierstore.control.directory import PREFETCHED, UNREADABLE
 from tierstore.control.entry import State
 from tierstore.metrics import Metric
 from tierstore.types import Extents, Outcome, Priority, TierName
@@ -45,7 +45,7 @@ class Gets:
         mind, lo, life = self._mind, request.opened, request.life
         entries = mind.directory.find(life.number, request.keys[lo:hi])
         host, ssd = mind.states(entries)
-        usable = (host == State.READY) | (host == State.FILLING) | (ssd == State.READY)
+        usable = mind.usable(entries, host, ssd)
         run = hi - lo if usable.all() else int(usable.argmin())
         ready = (host[:run] == State.READY).nonzero()[0]
         if len(ready):
@@ -54,10 +54,8 @@ class Gets:
         if len(missing):
             pages = mind.host.take(life.slot_class, len(missing))
             if len(pages) < len(missing):
-                run = int(missing[len(pages)])
-                missing = missing[: len(pages)]
-                mind.host.unpin(life.slot_class, entries[ready[ready >= run]])
-                ready = ready[ready < run]
+                pages, run = self._shift(life.slot_class, entries, ready, missing, pages)
+                missing, ready = missing[: len(pages)], ready[ready < run]
             mind.host.occupy(entries[missing], pages)
         request.entries[lo : lo + run] = entries[:run]
         request.ready[lo + ready] = True
@@ -72,6 +70,26 @@ class Gets:
         if run < hi - lo:
             request.stop = request.opened = lo + run
         self._advance(request, plan)
+
+    def _shift(
+        self, slot_class: int, entries: Int32Array, ready: Int64Array, missing: Int64Array, pages: Int32Array
+    ) -> tuple[Int32Array, int]:
+        """Short of slots: let the last READY blocks of a prefix make room for its first ones, and end it before them.
+
+        Returns:
+            Slots for the first missing blocks, and the position to stop at.
+        """
+        host, behind = self._mind.host, len(ready) - np.searchsorted(ready, missing)
+        fits = int(np.count_nonzero(np.arange(1, len(missing) + 1) <= len(pages) + behind))
+        stop = int(missing[len(pages)])
+        if fits > len(pages):
+            stop = int(missing[fits - 1]) + 1
+            host.unpin(slot_class, entries[ready[ready >= stop]])
+            pages = np.concatenate([pages, host.take(slot_class, fits - len(pages))])
+            ready = ready[ready < stop]
+            stop = stop if len(pages) == fits else int(missing[len(pages)])
+        host.unpin(slot_class, entries[ready[ready >= stop]])
+        return pages, stop
 
     def _count_hits(self, entries: Int32Array, on_ssd: NDArray[np.bool_]) -> None:
         """Count every block once, in the tier that holds it now; one under way to the host for the first time there."""
@@ -141,7 +159,6 @@ class Gets:
         if job.priority is Priority.PREFETCH:
             mind.directory.flags[good] |= PREFETCHED
             mind.prefetch_inflight_nbytes -= len(entries) * life.block_nbytes
-        corrupt = entries[outcomes == Outcome.CORRUPT]
         mind.wake(record, plan, now)
         assert isinstance(job.src_locations, Extents), f"job {job.job_id} does not read from SSD"
         mind.ssd.unpin(entries, job.src_locations.file)
@@ -149,8 +166,16 @@ class Gets:
         if len(good) < len(entries):
             mind.host.failed(life.slot_class, bad)
             mind.host.unpin(life.slot_class, entries[gone])
-            mind.ssd.discard(corrupt[mind.directory.ssd.state[corrupt] == State.READY])
+            lost = entries[(outcomes == Outcome.CORRUPT) | self._unreadable(entries, outcomes)]
+            mind.ssd.discard(lost[mind.directory.ssd.state[lost] == State.READY])
             mind.directory.release(entries)
+
+    def _unreadable(self, entries: Int32Array, outcomes: UInt8Array) -> NDArray[np.bool_]:
+        """Which blocks a disk that is well has not given for the second time; to be written again elsewhere."""
+        flags, failed = self._mind.directory.flags, outcomes == Outcome.IO_ERROR
+        again: NDArray[np.bool_] = failed & (flags[entries] & UNREADABLE > 0) & self._mind.health.reads_well
+        flags[entries[failed]] |= UNREADABLE
+        return again
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
         """Load what is ready behind the frontier, want nothing more; withdraw reads that nobody else waits for."""

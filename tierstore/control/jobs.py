@@ -96,6 +96,12 @@ class JobTable:
         request.awaiting += len(positions)
         return joined
 
+    def filling_job(self, tier: TierName, entry: int) -> CopyJob:
+        """The job in flight that fills an entry in `tier`."""
+        job = self._records[self._filling[tier][entry]].job
+        assert isinstance(job, CopyJob), f"{job!r} fills no block"
+        return job
+
     def filling(self, tier: TierName) -> set[int]:
         """Entries that jobs in flight fill in `tier`; for checks."""
         return set(self._filling[tier])

@@ -23,14 +23,14 @@ from tierstore.control.mind import NO_REQUEST
 from tierstore.control.requests import new_request
 from tierstore.errors import RankError
 from tierstore.metrics import Metric
-from tierstore.types import Priority
+from tierstore.types import Outcome, Priority
 
 if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Life, Request
     from tierstore.control.window import Hint
-    from tierstore.types import Int64Array, Outcome, Plan, UInt8Array
+    from tierstore.types import Int64Array, Plan, UInt8Array
 
     Waiting: TypeAlias = tuple[int, UInt8Array]
     """The rank of a waiting request, and uint8[n, 32] hashes."""
@@ -81,6 +81,7 @@ class Lookahead:
         self._turn_now = 0
         self._waiting_nbytes = 0
         self._leaving: deque[Hint] = deque()
+        self._refused = False
 
     def gauge(self) -> None:
         """Bring the gauges up to date."""
@@ -178,7 +179,8 @@ class Lookahead:
     def pump(self, plan: Plan) -> None:
         """Read ahead in the order of the queue until budget, slots or the requests within reach are used up."""
         mind = self._mind
-        if mind.ssd is None:
+        refused, self._refused = self._refused, False
+        if mind.ssd is None or refused:  # a link that is full would only refuse again
             return
         while (hint := self._window.nearest()) is not None:
             hint.whole = hint.previous is None or hint.previous.whole
@@ -203,7 +205,7 @@ class Lookahead:
         slot_class = request.life.slot_class
         entries = self._window.entries(hint)
         host, ssd = mind.states(entries)
-        usable = (host == State.READY) | (host == State.FILLING) | (ssd == State.READY)
+        usable = mind.usable(entries, host, ssd)
         run = len(usable) if usable.all() else int(usable.argmin())
         hint.whole = run == len(usable)
         missing = (host[:run] == State.ABSENT).nonzero()[0]
@@ -222,7 +224,9 @@ class Lookahead:
         """Nothing is opened block by block: `pump` looks at the queue as a whole."""
 
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
-        """What came is kept by the window; what did not is read when it is asked for."""
+        """What came is kept by the window; what did not is read when it is asked for, or by a later `pump`."""
+        assert record.outcomes is not None
+        self._refused = record.outcomes[0] == Outcome.REJECTED
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
         """Nobody waits for a hint; it leaves with its rank."""

@@ -7,7 +7,7 @@ steps that more than one of them takes; decides nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -18,13 +18,18 @@ from tierstore.metrics import Metric
 from tierstore.types import CopyJob, Finished, Outcome, Plan, Priority, RequestId, SyncJob, TierName
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tierstore.control.directory import Directory
     from tierstore.control.host_room import HostRoom
     from tierstore.control.jobs import JobTable
     from tierstore.control.requests import Life, Request
+    from tierstore.control.ssd_health import SsdHealth
     from tierstore.control.ssd_room import SsdRoom
     from tierstore.metrics import Metrics
     from tierstore.types import CopyResult, Int32Array, Int64Array, JobId, UInt8Array
+
+    BoolArray: TypeAlias = NDArray[np.bool_]
 
 __all__ = ["NO_REQUEST", "Limits", "Mind"]
 
@@ -58,6 +63,7 @@ class Limits:
         prefetch_inflight_nbytes_max: Host memory that prefetches are filling.
         cold_seconds: A prefetch evicts only blocks that nobody used for so long.
         write_nbytes_per_day: What write-backs may put on SSD; None for no bound.
+        stall_seconds: How long reads from SSD may go without one that ends; 0 for ever.
     """
 
     requests_max: int = 1024
@@ -67,6 +73,7 @@ class Limits:
     prefetch_inflight_nbytes_max: int = 256 << 20
     cold_seconds: float = 30.0
     write_nbytes_per_day: int | None = None
+    stall_seconds: float = 10.0
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +86,7 @@ class Mind:
     jobs: JobTable
     limits: Limits
     metrics: Metrics
+    health: SsdHealth
     write_inflight_nbytes: int = 0
     prefetch_inflight_nbytes: int = 0
     ageing: Ageing = field(init=False)
@@ -93,6 +101,23 @@ class Mind:
         host[unknown] = State.ABSENT
         ssd[unknown] = State.ABSENT
         return host, ssd
+
+    def usable(self, entries: Int32Array, host: UInt8Array, ssd: UInt8Array) -> BoolArray:
+        """Which blocks may be counted on: held, promised, or to be read from an SSD that is on."""
+        if self.health.reads_on:
+            usable: BoolArray = (host == State.READY) | (host == State.FILLING) | (ssd == State.READY)
+        else:
+            usable = (host == State.READY) | ((host == State.FILLING) & ~self.stuck(entries, host))
+        return usable
+
+    def stuck(self, entries: Int32Array, host: UInt8Array) -> BoolArray:
+        """Which blocks wait for a read from an SSD that is off."""
+        stuck: BoolArray = np.zeros(len(entries), np.bool_)
+        if not self.health.reads_on:
+            for position in (host == State.FILLING).nonzero()[0].tolist():
+                job = self.jobs.filling_job(TierName.HOST, int(entries[position]))
+                stuck[position] = job.src is TierName.SSD
+        return stuck
 
     def device_job(self, request: Request, positions: Int64Array, *, load: bool, plan: Plan) -> None:
         """Plan one copy between the request's pages and the host slots of these blocks."""
@@ -267,3 +292,5 @@ class Mind:
             metrics.set(Metric.SSD_FREE_BYTES, self.ssd.free_nbytes)
             first, again = (metrics.value(Metric.SSD_ENCODED_BYTES, written) for written in ("first", "again"))
             metrics.set(Metric.SSD_WRITE_AMPLIFICATION_RATIO, (first + again) / first if first else 0)
+            metrics.set(Metric.SSD_ON, self.health.reads_on, "read")
+            metrics.set(Metric.SSD_ON, self.health.writes_on, "write")

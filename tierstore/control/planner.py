@@ -24,9 +24,11 @@ from tierstore.control.host_room import HostRoom
 from tierstore.control.jobs import JobTable
 from tierstore.control.lookahead import Lookahead
 from tierstore.control.mind import Limits, Mind
+from tierstore.control.outage import Outage
 from tierstore.control.prefetch import Prefetches
 from tierstore.control.puts import Puts
 from tierstore.control.requests import Life, Request, RequestTable
+from tierstore.control.ssd_health import SsdHealth
 from tierstore.control.ssd_room import SsdRoom
 from tierstore.control.upkeep import Upkeep
 from tierstore.control.write_back import WriteBack
@@ -65,6 +67,7 @@ class Planner:
 
     Attributes:
         catalogue: What is known of blocks.
+        health: How far the SSD tier takes part; for doors, which only look.
 
     Args:
         capacity: Blocks the directory can know.
@@ -90,7 +93,8 @@ class Planner:
         directory = Directory(capacity)
         host = HostRoom(directory, slots, new_policy, metrics)
         ssd = None if reclaim_below_nbytes is None else SsdRoom(directory, reclaim_below_nbytes, metrics)
-        self._mind = Mind(directory, host, ssd, JobTable(), limits, metrics)
+        self.health = SsdHealth(limits.stall_seconds)
+        self._mind = Mind(directory, host, ssd, JobTable(), limits, metrics, self.health)
         self._write_back = WriteBack(self._mind, admission)
         self._gets = Gets(self._mind, self._write_back)
         self._puts = Puts(self._mind, self._write_back)
@@ -102,6 +106,7 @@ class Planner:
         self._deletes = Deletes(self._mind, self._upkeep)
         self.catalogue = Catalogue(self._mind, self._lives)
         self._requests = RequestTable(limits.requests_max)
+        self._outage = Outage(self._mind, self._requests, self._puts.unpark)
 
     @property
     def directory(self) -> Directory:
@@ -170,14 +175,14 @@ class Planner:
         self._lookahead.hint(session_id, life, () if self._is_over(life) else added, removed)
         self._lookahead.leave(plan)
         self._lookahead.pump(plan)
-        return self._closed(plan)
+        return self._closed(plan, now)
 
     def end_session(self, session_id: int, now: float) -> Plan:
         """An engine has gone: what waited in it counts no longer; `tend` takes it out of the window in slices."""
         self._lookahead.end_session(session_id)
         plan = Plan()
         self._lookahead.pump(plan)
-        return self._closed(plan)
+        return self._closed(plan, now)
 
     def delete(self, number: int, hashes: UInt8Array) -> Request | None:
         """Open a delete of uint8[n, 32] distinct hashes."""
@@ -201,7 +206,7 @@ class Planner:
             request.story.shorten(request, Outcome.CANCELLED, plan, now)
         elif not request.done and (first or not request.planned):
             request.story.open(request, min(request.stop, request.opened + SLICE_BLOCKS), plan, now)
-        return self._closed(plan)
+        return self._closed(plan, now)
 
     def _life(self, number: int) -> Life:
         """A generation; one that is over stands for all of them, for a verb may come late."""
@@ -218,6 +223,7 @@ class Planner:
         fills = job.dst if isinstance(job, CopyJob) and job.dst not in (TierName.DEVICE, job.src) else None
         record = mind.jobs.close(result.job_id, fills, job.entries if isinstance(job, CopyJob) else None)
         record.outcomes = result.outcomes
+        self._outage.ended(job, result, plan, now)
         if isinstance(job, CopyJob):
             mind.count_job(job, result)
             if job.dst is TierName.DEVICE:
@@ -231,23 +237,15 @@ class Planner:
             else:
                 self._write_back.written(record, job, result, plan, now)
         elif isinstance(job, DiscardJob):
-            assert mind.ssd is not None
-            if result.outcomes[0] == Outcome.REJECTED:
-                mind.ssd.kept(job.file)
-            else:
-                mind.ssd.discarded(job.file, result.dst_free_nbytes)
-            for request in self._write_back.unpark(plan, now):
-                self._puts.resume(request, plan)
+            self._upkeep.discarded(job, result)
+            self._puts.unpark(plan, now)
         else:
-            if mind.ssd is not None and result.dst_locations is not None:
-                mind.ssd.adopt_files([file for file in set(result.dst_locations.file.tolist()) if file >= 0])
-            if mind.ssd is not None and result.dst_free_nbytes is not None:
-                mind.ssd.free_nbytes = result.dst_free_nbytes
+            self._upkeep.settled(result)
             mind.wake(record, plan, now)
         self._flushes.ended(record, plan)
         self._prefetches.pump(plan, now)
         self._lookahead.pump(plan)
-        return self._closed(plan)
+        return self._closed(plan, now)
 
     def gauge(self) -> None:
         """Bring the gauges of the metrics up to date; costs a pass over the pins."""
@@ -256,32 +254,34 @@ class Planner:
 
     def cancel(self, request_id: RequestId, now: float) -> Plan:
         """Withdraw a request; it ends at once, or when the last copy that touches the caller's memory has."""
-        return self._shorten([request_id], Outcome.CANCELLED, now)
+        return self._shorten(Plan(), [request_id], now)
 
     def expire(self, now: float) -> Plan:
         """End what is past its deadline; copies into the caller's memory that have begun still finish."""
-        return self._shorten(self._requests.due(now), Outcome.CANCELLED, now)
+        plan = Plan()
+        self._outage.expire(plan, now)
+        return self._shorten(plan, self._requests.due(now), now)
 
     def next_deadline(self) -> float:
-        """The earliest deadline of a request that has not ended; infinity where there is none."""
-        return self._requests.next_deadline()
+        """When `expire` is wanted next, by a request that has not ended or by a tier; infinity where by none."""
+        return min(self._requests.next_deadline(), self._mind.health.next_deadline())
 
-    def _shorten(self, request_ids: list[RequestId], outcome: Outcome, now: float) -> Plan:
-        plan = Plan()
+    def _shorten(self, plan: Plan, request_ids: list[RequestId], now: float) -> Plan:
         for request_id in request_ids:
             request = self._requests.get(request_id)
             if request is not None and not request.done:
-                request.story.shorten(request, outcome, plan, now)
-        return self._closed(plan)
+                request.story.shorten(request, Outcome.CANCELLED, plan, now)
+        return self._closed(plan, now)
 
     def tend(self, now: float) -> tuple[Plan, bool]:
         """One bounded slice of upkeep; whether more is due at once."""
         plan = Plan()
         more = self._upkeep.step(plan, now)
         more = self._lookahead.leave(plan) or more
-        return self._closed(plan), more
+        return self._closed(plan, now), more
 
-    def _closed(self, plan: Plan) -> Plan:
+    def _closed(self, plan: Plan, now: float) -> Plan:
+        self._outage.began(plan, now)
         for finished in plan.finished:
             self._requests.close(finished.request_id)
         plan.due = self._upkeep.due or self._lookahead.due

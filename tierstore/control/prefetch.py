@@ -70,7 +70,7 @@ class Prefetches:
         hi = min(request.opened, request.stop, lo + max(1, budget // life.block_nbytes))
         entries = mind.directory.find(life.number, request.keys[lo:hi])
         host, ssd = mind.states(entries)
-        usable = (host == State.READY) | (host == State.FILLING) | (ssd == State.READY)
+        usable = mind.usable(entries, host, ssd)
         run = hi - lo if usable.all() else int(usable.argmin())
         if run < hi - lo:
             request.stop = lo + run

@@ -41,7 +41,7 @@ class Puts:
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
         """Plan blocks [request.opened, hi)."""
         mind, lo, life = self._mind, request.opened, request.life
-        if request.durable and mind.ssd is None:
+        if request.durable and (mind.ssd is None or not mind.health.writes_on):
             self._refuse(request, plan)
             return
         entries = mind.directory.find(life.number, request.keys[lo:hi])
@@ -60,7 +60,9 @@ class Puts:
         self._release(request)
         if len(taken):
             mind.device_job(request, lo + taken, load=False, plan=plan)
-        filling = (host == State.FILLING).nonzero()[0]
+        stuck = mind.stuck(entries, host)
+        request.outcomes[lo + stuck.nonzero()[0]] = Outcome.REJECTED
+        filling = ((host == State.FILLING) & ~stuck).nonzero()[0]
         if len(filling):
             mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
         if len(held):
@@ -68,10 +70,10 @@ class Puts:
         self._settle(request, plan)
 
     def _refuse(self, request: Request, plan: Plan) -> None:
-        """Nothing can be durable without an SSD tier, and what cannot be kept is never silent."""
-        request.outcomes[:] = Outcome.REJECTED
+        """Nothing can be durable without an SSD tier that is on, and what cannot be kept is never silent."""
+        request.outcomes[request.opened :] = Outcome.REJECTED
         request.opened = request.stop
-        self._mind.resolve(request, plan)
+        self._settle(request, plan)
 
     def _take(self, request: Request, entries: Int32Array, missing: Int64Array) -> Int64Array:
         """Slots and entries for the leading part of the missing blocks; REJECTED for the rest."""
@@ -158,7 +160,7 @@ class Puts:
         lost = positions[~there]
         if len(lost):
             request.outcomes[lost] = record.losses(request.entries[lost])
-            if record.retry and request.durable:
+            if record.retry and request.durable and mind.health.writes_on:
                 self._retry(request, lost)
         if request.durable and job.dst is TierName.HOST:
             self._write_back.offer(request, positions[there], plan, now)
@@ -174,9 +176,10 @@ class Puts:
             request.outcomes[refused] = Outcome.OK
             self._write_back.park(request, refused)
 
-    def resume(self, request: Request, plan: Plan) -> None:
-        """Blocks that were parked have been offered again."""
-        self._settle(request, plan)
+    def unpark(self, plan: Plan, now: float) -> None:
+        """A file has gone, or could not, or the SSD is off: offer what was parked again, and go on."""
+        for request in self._write_back.unpark(plan, now):
+            self._settle(request, plan)
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
         """Open nothing more and wait for nothing but the copies out of the caller's memory."""

@@ -175,6 +175,10 @@ class RequestTable:
         """A request, if it has not ended."""
         return self._requests.get(request_id)
 
+    def all(self) -> list[Request]:
+        """Every request that has not ended, oldest first."""
+        return list(self._requests.values())
+
     def close(self, request_id: RequestId) -> None:
         """Forget a request that has ended, and now and then the deadlines of all that have."""
         del self._requests[request_id]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.control.directory import READ_BACK, REWRITING
+from tierstore.control.directory import READ_BACK, REWRITING, UNREADABLE
 from tierstore.control.entry import State
 from tierstore.metrics import Metric
 from tierstore.types import TierName
@@ -60,6 +60,7 @@ class SsdRoom:
 
     Attributes:
         free_nbytes: What the tier can take, as its last result said.
+        kept_as_it_is: No further file is reclaimed: nothing would be written in its stead.
     """
 
     def __init__(self, directory: Directory, reclaim_below_nbytes: int, metrics: Metrics) -> None:
@@ -69,6 +70,7 @@ class SsdRoom:
         self._leaving: int | None = None
         self._refused = False
         self.free_nbytes = reclaim_below_nbytes
+        self.kept_as_it_is = False
         self._metrics = metrics
 
     def reserve(self, entries: Int32Array) -> None:
@@ -78,7 +80,7 @@ class SsdRoom:
     def written(self, entries: Int32Array, extents: Extents) -> None:
         """FILLING → READY where the write put them."""
         self._directory.ssd.filled(entries)
-        self._directory.flags[entries] &= ~READ_BACK
+        self._directory.flags[entries] &= ~(READ_BACK | UNREADABLE)
         self._place(entries, extents)
 
     def moved(self, entries: Int32Array, extents: Extents) -> None:
@@ -153,10 +155,9 @@ class SsdRoom:
     def count_read(self, entries: Int32Array) -> None:
         """Count writes that a read has made worth their while."""
         flags = self._directory.flags[entries]
-        first = np.count_nonzero(flags & READ_BACK == 0)
-        if first:
-            self._metrics.add(Metric.SSD_WRITTEN_BLOCKS, int(first), "useful")
-            self._directory.flags[entries] = flags | READ_BACK
+        if np.count_nonzero(flags & (READ_BACK | UNREADABLE) == READ_BACK) < len(entries):
+            self._metrics.add(Metric.SSD_WRITTEN_BLOCKS, int(np.count_nonzero(flags & READ_BACK == 0)), "useful")
+            self._directory.flags[entries] = (flags | READ_BACK) & ~UNREADABLE
 
     @property
     def reclaiming(self) -> bool:
@@ -166,7 +167,7 @@ class SsdRoom:
         directory = self._directory
         index_full = directory.room <= directory.capacity >> 6
         wanted = index_full or self.free_nbytes < self._reclaim_below_nbytes
-        return wanted and len(self._files) > 1 and not self._refused
+        return wanted and len(self._files) > 1 and not self._refused and not self.kept_as_it_is
 
     @property
     def forgetting(self) -> bool:

@@ -82,6 +82,22 @@ class Upkeep:
             plan.jobs.append(job)
         return mind.ssd.forgetting
 
+    def discarded(self, job: DiscardJob, result: CopyResult) -> None:
+        """A file has gone, or could not."""
+        assert self._mind.ssd is not None
+        if result.outcomes[0] == Outcome.REJECTED:
+            self._mind.ssd.kept(job.file)
+        else:
+            self._mind.ssd.discarded(job.file, result.dst_free_nbytes)
+
+    def settled(self, result: CopyResult) -> None:
+        """Tombstones are written, or a sync or probe has ended: take in what the tier says of its files."""
+        ssd = self._mind.ssd
+        if ssd is not None and result.dst_locations is not None:
+            ssd.adopt_files([file for file in set(result.dst_locations.file.tolist()) if file >= 0])
+        if ssd is not None and result.dst_free_nbytes is not None:
+            ssd.free_nbytes = result.dst_free_nbytes
+
     def rewritten(self, job: CopyJob, result: CopyResult) -> None:
         """A rewrite has ended: what was written lies in its new file, what was not leaves with the old one."""
         mind, entries = self._mind, job.entries

@@ -48,6 +48,11 @@ class WriteBack:
             mind.jobs.join(TierName.SSD, request.entries[filling], request, filling)
             request.outcomes[positions[ssd == State.GONE]] = Outcome.REJECTED
         wanted = positions[ssd == State.ABSENT]
+        if not mind.health.writes_on:
+            mind.not_stored("ssd_off", len(wanted))
+            if durable:
+                request.outcomes[wanted] = Outcome.REJECTED
+            return
         if not durable:
             wanted = self._admit(request, wanted, now)
         if not len(wanted):
@@ -75,6 +80,7 @@ class WriteBack:
     def written(self, record: JobRecord, job: CopyJob, result: CopyResult, plan: Plan, now: float) -> None:
         """A write to SSD has ended: its blocks are readable there, and free to leave the host pool."""
         mind, entries, outcomes = self._mind, job.entries, result.outcomes
+        outcomes = record.outcomes = np.where(outcomes == Outcome.CANCELLED.value, np.uint8(Outcome.REJECTED), outcomes)
         request, ssd = record.request, mind.ssd
         assert request is not None and ssd is not None
         gone = mind.directory.ssd.state[entries] == State.GONE

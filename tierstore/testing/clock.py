@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["SimClock"]
+from collections.abc import Callable
+
+__all__ = ["SimAlarm", "SimClock"]
 
 
 class SimClock:
@@ -23,3 +25,21 @@ class SimClock:
         """Move on."""
         assert seconds >= 0, f"a clock does not go back by {-seconds} s"
         self.now += seconds
+
+
+class SimAlarm:
+    """An alarm that rings for nobody: whoever moves the clock calls `expire`.
+
+    Attributes:
+        armed: The times it was set to, in order.
+    """
+
+    def __init__(self, _clock: Callable[[], float], _expire: Callable[[], float]) -> None:
+        self.armed: list[float] = []
+
+    def arm(self, deadline: float) -> None:
+        """Take a time down."""
+        self.armed.append(deadline)
+
+    def close(self) -> None:
+        """Nothing is running."""

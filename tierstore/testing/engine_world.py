@@ -23,7 +23,7 @@ from tierstore.layout import KVLayout
 from tierstore.metrics import Metrics
 from tierstore.policy.admission import AdmitAlways
 from tierstore.policy.lru import Lru
-from tierstore.testing.clock import SimClock
+from tierstore.testing.clock import SimAlarm, SimClock
 from tierstore.testing.sim_bytes import SimBytes, as_extents, identities
 from tierstore.testing.sim_link import SimLink
 from tierstore.transfer.engine import Engine
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tierstore.control.requests import Request
     from tierstore.policy.base import AdmissionPolicy
     from tierstore.transfer.future import Transfer
+    from tierstore.transfer.timer import Alarm
     from tierstore.types import Presence, UInt8Array, Usage
 
 __all__ = ["EngineWorld", "chain"]
@@ -63,6 +64,7 @@ class EngineWorld:
         reclaim_below_nbytes: Free SSD bytes below which a file is reclaimed.
         admission: Which blocks are written back; all where it is None.
         on_taken: See `SimLink`.
+        new_timer: See `Engine`; by default only the test calls `expire`.
 
     Attributes:
         clock: The time.
@@ -89,6 +91,7 @@ class EngineWorld:
         reclaim_below_nbytes: int = 0,
         admission: AdmissionPolicy | None = None,
         on_taken: Callable[[], None] | None = None,
+        new_timer: Callable[[Callable[[], float], Callable[[], float]], Alarm] = SimAlarm,
     ) -> None:
         self.clock = SimClock()
         self.metrics = Metrics()
@@ -106,7 +109,7 @@ class EngineWorld:
             reclaim_below_nbytes=reclaim_below_nbytes if ssd else None,
         )
         links = Links(self.load, self.store, self.read, self.write) if ssd else Links(self.load, self.store)
-        self.engine = Engine(planner, links, {}, self.clock)
+        self.engine = Engine(planner, links, {}, self.clock, new_timer)
         self.generations: list[Generation] = []
         self.requests: dict[Transfer, Request] = {}
         self._num_generations = 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.tiers.base import Probed
 from tierstore.transfer.base import ended
 from tierstore.types import CopyResult, Extents, Outcome
 
@@ -71,6 +72,11 @@ class GatedTier:
         """77 bytes are free then, 99 after a write."""
         self._call("discard", [file])
         return 77
+
+    def probe(self) -> Probed:
+        """All is well; 55 bytes are free."""
+        self._call("probe", [])
+        return Probed(Outcome.OK, Outcome.OK, 55)
 
     def recover(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Recovered]:
         """Nothing."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tierstore.types import CopyJob, Outcome, TombstoneJob
+from tierstore.transfer.base import num_outcomes
+from tierstore.types import Outcome
 
 if TYPE_CHECKING:
     from tierstore.transfer.base import Done
@@ -83,7 +84,7 @@ class SimLink:
         self.jobs.remove(job)
         self.begun.discard(job.job_id)
         self.num_ended += 1
-        count = len(job) if isinstance(job, CopyJob | TombstoneJob) else 1
+        count = num_outcomes(job)
         codes = np.full(count, outcomes) if isinstance(outcomes, Outcome) else np.array(outcomes)
         assert len(codes) == count, f"{len(codes)} outcomes for {count} blocks"
         self._done.pop(job.job_id)(self._medium.end(job, codes.astype(np.uint8)))

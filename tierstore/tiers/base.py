@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
-if TYPE_CHECKING:
-    from tierstore.types import CopyJob, CopyResult, Extents, Outcome, TombstoneJob, UInt8Array
+from tierstore.types import Outcome
 
-__all__ = ["Progress", "Recovered", "Tier"]
+if TYPE_CHECKING:
+    from tierstore.health import Fault
+    from tierstore.types import CopyJob, CopyResult, Extents, TombstoneJob, UInt8Array
+
+__all__ = ["Probed", "Progress", "Recovered", "Tier", "TierWork"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Told how many bytes are done with, of how many; from any thread, but from one at a time."""
@@ -36,9 +39,25 @@ class Recovered:
     extents: Extents
 
 
-@runtime_checkable
-class Tier(Protocol):
-    """Holds blocks below the host pool."""
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a probe has found.
+
+    Attributes:
+        reading: OK, or how it failed.
+        writing: OK; REJECTED for want of room, or IO_ERROR.
+        free_nbytes: What the tier can take; None where unknown.
+        fault: What the medium refused, if it did.
+    """
+
+    reading: Outcome
+    writing: Outcome
+    free_nbytes: int | None = None
+    fault: Fault | None = None
+
+
+class TierWork(Protocol):
+    """What links ask of a tier. Nothing here raises for a medium that fails: results say how and why."""
 
     def read(self, job: CopyJob) -> CopyResult:
         """Fill the job's host slots and verify identity, length and checksum of each block.
@@ -58,6 +77,14 @@ class Tier(Protocol):
 
     def discard(self, file: int) -> int:
         """Give a whole chunk file back, durably; returns the bytes the tier can now take."""
+
+    def probe(self) -> Probed:
+        """Read something old and write something new, really and durably, and leave no trace of it."""
+
+
+@runtime_checkable
+class Tier(TierWork, Protocol):
+    """Holds blocks below the host pool."""
 
     def recover(self, progress: Progress | None = None) -> Iterator[Recovered]:
         """Blocks found from an earlier run, oldest file first; the highest sequence of one identity wins."""

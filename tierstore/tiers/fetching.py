@@ -143,7 +143,7 @@ def read_records(
         try:
             chunk.file.read_into(buffers(start, stop), int(extents.page[start]) * PAGE_NBYTES)
         except DiskError as error:
-            _logger.warning("%s", error)
+            _logger.debug("%s", error)  # the store's health tells it, once
             # each by itself, so that a bad sector fails one block
             return False if stop - start == 1 else [bool(read(row, row + 1)) for row in range(start, stop)]
         return True

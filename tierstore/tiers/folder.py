@@ -58,6 +58,11 @@ class ChunkFolder:
         return self._space.nbytes
 
     @property
+    def shortage(self) -> str:
+        """See `Space.shortage`."""
+        return self._space.shortage
+
+    @property
     def over_capacity(self) -> bool:
         """Whether there are more bytes than may be: the capacity was made smaller since the last run."""
         return self._space.nbytes > self._limits.capacity_nbytes
@@ -98,10 +103,7 @@ class ChunkFolder:
             return Outcome.OK if self.adopt_array(spec.name) else Outcome.IO_ERROR
         geometry = spec.geometry(self._limits.file_nbytes)
         if not geometry.slots:
-            _logger.warning(
-                "a block of %d bytes is larger than a chunk file (%d); raise [ssd] file_size",
-                spec.layout.block_nbytes, geometry.file_nbytes,
-            )  # fmt: skip
+            _logger.warning("a block of %d bytes fits no chunk file; raise [ssd] file_size", spec.layout.block_nbytes)
             return Outcome.REJECTED
         highest = max(self._space.numbers(spec.name), default=0)
         try:
@@ -291,5 +293,5 @@ class ChunkFolder:
 
 def _refused(error: DiskError) -> Outcome:
     """What a caller is told of a file that could not be made."""
-    _logger.warning("no chunk file begun: %s", error)
+    _logger.debug("no chunk file begun: %s", error)  # the store's health tells it, once
     return Outcome.REJECTED if error.errno in (errno.ENOSPC, errno.EDQUOT) else Outcome.IO_ERROR

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,17 +50,38 @@ class RecordReader:
         self._pool = pool
         self._own = threading.local()
 
-    def read(self, job: CopyJob, files: Mapping[int, ChunkFile], codec: Codec) -> UInt8Array:
+    def read(self, job: CopyJob, files: Mapping[int, ChunkFile], codecs: Mapping[str, Codec]) -> UInt8Array:
         """Fill the job's slots; blocks. Slots of blocks that are not OK may hold anything.
 
         Args:
             job: A read; its extents may lie in any order.
             files: Chunk files by the number in the extents. An extent in no such file is an IO_ERROR.
-            codec: Of every record.
+            codecs: By name, those of the files.
 
         Returns:
             uint8[n] of `Outcome` in the job's order: OK, CORRUPT or IO_ERROR.
         """
+        first = next(iter(codecs))
+        if len(codecs) == 1:
+            return self._read(job, files, codecs[first])
+        extents, slots = job.src_locations, job.dst_locations
+        assert isinstance(extents, Extents) and slots is not None, f"job {job.job_id} does not read from SSD"
+        names = [files[file].name.codec if file in files else first for file in extents.file.tolist()]
+        outcomes = np.empty(len(job), dtype=np.uint8)
+        for name in dict.fromkeys(names):
+            rows = np.flatnonzero([own == name for own in names])
+            part = replace(
+                job,
+                entries=job.entries[rows],
+                hashes=job.hashes[rows],
+                src_locations=extents.rows(rows),
+                dst_locations=slots[rows],
+            )
+            outcomes[rows] = self._read(part, files, codecs[name])
+        return outcomes
+
+    def _read(self, job: CopyJob, files: Mapping[int, ChunkFile], codec: Codec) -> UInt8Array:
+        """Read records of one codec."""
         extents, slots = job.src_locations, job.dst_locations
         assert isinstance(extents, Extents), f"job {job.job_id} does not read from SSD"
         assert slots is not None, f"job {job.job_id} has no slots to read into"

@@ -12,13 +12,17 @@ import logging
 from dataclasses import dataclass
 
 from tierstore.disk.base import Disk
-from tierstore.errors import DiskError
+from tierstore.errors import ConfigError, DiskError
 from tierstore.tiers.chunkfile import NO_SEQUENCE, ChunkFile, ChunkName
+from tierstore.types import PAGE_NBYTES
 
-__all__ = ["FILES_MAX", "FolderLimits", "Space"]
+__all__ = ["FILES_MAX", "FolderLimits", "Space", "default_file_nbytes"]
 
 FILES_MAX = 1 << 16
 """File numbers of one array."""
+
+_FILES_MIN = 4
+"""With fewer files, giving one back would cost too much of the tier at once."""
 
 _logger = logging.getLogger(__name__)
 
@@ -31,11 +35,36 @@ class FolderLimits:
         capacity_nbytes: All chunk files together.
         file_nbytes: One chunk file of an array that is begun; other arrays keep theirs.
         free_floor_nbytes: What must stay free in the file system when a file is begun.
+
+    Raises:
+        ConfigError: A capacity below four files, or a file that is not whole pages.
     """
 
     capacity_nbytes: int
     file_nbytes: int
     free_floor_nbytes: int
+
+    def __post_init__(self) -> None:
+        if self.file_nbytes < PAGE_NBYTES or self.file_nbytes % PAGE_NBYTES:
+            raise ConfigError(
+                f"a chunk file of {self.file_nbytes} bytes is not whole pages; "
+                f"set [ssd] file_size to a multiple of {PAGE_NBYTES}"
+            )
+        if self.capacity_nbytes < _FILES_MIN * self.file_nbytes:
+            raise ConfigError(
+                f"a capacity of {self.capacity_nbytes} bytes is less than {_FILES_MIN} chunk files of "
+                f"{self.file_nbytes} bytes; set [ssd] size to at least {_FILES_MIN * self.file_nbytes}, or a smaller "
+                "[ssd] file_size"
+            )
+
+
+def default_file_nbytes(capacity_nbytes: int) -> int:
+    """Length of a chunk file where none is set: a 32nd of the capacity, 64 MiB to 4 GiB, whole pages.
+
+    Beginning and sealing a file costs about 12 ms of a disk's time, whatever its length; see
+    docs/decisions/0004-chunk-files-are-a-32nd-of-the-capacity.md.
+    """
+    return min(max(capacity_nbytes // 32 // PAGE_NBYTES * PAGE_NBYTES, 64 << 20), 4 << 30)
 
 
 class Space:
@@ -64,6 +93,16 @@ class Space:
     def has_reserve(self) -> bool:
         """Whether the capacity still allows the clean file in reserve."""
         return self.nbytes + self.reserve_nbytes <= self._limits.capacity_nbytes
+
+    @property
+    def shortage(self) -> str:
+        """Why no file can be begun whichever of ours is given back: others have filled the file system. Or nothing."""
+        if self._disk_free_nbytes >= self._limits.free_floor_nbytes:
+            return ""
+        return (
+            f"{self._disk_free_nbytes} bytes are free in the file system of the SSD folder, less than the "
+            f"{self._limits.free_floor_nbytes} that [ssd] free_floor keeps"
+        )
 
     def files_of(self, file_nbytes: int) -> int:
         """How many files of one length the capacity allows in all."""

@@ -20,41 +20,32 @@ import numpy as np
 from tierstore.codec.base import Codec, RawCodec
 from tierstore.disk.base import Disk
 from tierstore.disk.bounded import BoundedDisk
-from tierstore.errors import ConfigError, DiskError
-from tierstore.tiers.base import Progress, Recovered
+from tierstore.disk.watched import WatchedDisk
+from tierstore.errors import DiskError
+from tierstore.health import Fault
+from tierstore.tiers.base import Probed, Progress, Recovered
 from tierstore.tiers.batch import Batch, Run
 from tierstore.tiers.folder import ChunkFolder
 from tierstore.tiers.frame import Pool
 from tierstore.tiers.manifest import Manifest
+from tierstore.tiers.probing import probe_folder, probe_reading, probe_writing
 from tierstore.tiers.reading import RecordReader
 from tierstore.tiers.recovery import Recovery, recover
-from tierstore.tiers.space import FolderLimits
+from tierstore.tiers.space import FolderLimits, default_file_nbytes
 from tierstore.tiers.tombstone import Graves
 from tierstore.tiers.writing import RecordWriter
 from tierstore.tiers.zarr_metadata import ArraySpec
-from tierstore.types import PAGE_NBYTES, CopyJob, CopyResult, Extents, Outcome, TombstoneJob
+from tierstore.types import CopyJob, CopyResult, Extents, Outcome, TombstoneJob
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
 
 __all__ = ["SsdTier", "default_file_nbytes"]
 
-_FILES_MIN = 4
-"""With fewer files, giving one back would cost too much of the tier at once."""
-
 _RAW = RawCodec()
 _OTHER_CODECS: Mapping[str, Callable[[], Codec]] = MappingProxyType({RawCodec.name: RawCodec})
 
 _logger = logging.getLogger(__name__)
-
-
-def default_file_nbytes(capacity_nbytes: int) -> int:
-    """Length of a chunk file where none is set: a 32nd of the capacity, 64 MiB to 4 GiB, whole pages.
-
-    Beginning and sealing a file costs about 12 ms of a disk's time, whatever its length; see
-    docs/decisions/0004-chunk-files-are-a-32nd-of-the-capacity.md.
-    """
-    return min(max(capacity_nbytes // 32 // PAGE_NBYTES * PAGE_NBYTES, 64 << 20), 4 << 30)
 
 
 class SsdTier:
@@ -93,8 +84,7 @@ class SsdTier:
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         file_nbytes = default_file_nbytes(capacity_nbytes) if file_nbytes is None else file_nbytes
-        _check_settings(capacity_nbytes, file_nbytes)
-        self._disk = BoundedDisk(disk, open_files_max)
+        self._disk = WatchedDisk(BoundedDisk(disk, open_files_max))
         self._manifest = manifest
         self._codec = codec
         self._other_codecs = other_codecs
@@ -111,11 +101,10 @@ class SsdTier:
         """Fill the job's host slots and verify each block; blocks. See `Tier.read`."""
         started = time.perf_counter()
         assert isinstance(job.src_locations, Extents), f"job {job.job_id} does not read from SSD"
-        if len(self._codecs) == 1:
-            outcomes = self._reader.read(job, self._folder.files, self._codec)
-        else:
-            outcomes = self._read_by_codec(job, [self._codec_of(file) for file in job.src_locations.file.tolist()])
-        return CopyResult(job.job_id, outcomes, seconds=time.perf_counter() - started)
+        self._disk.take_fault()
+        outcomes = self._reader.read(job, self._folder.files, self._codecs)
+        fault = self._disk.take_fault() if (outcomes == Outcome.IO_ERROR).any() else None
+        return CopyResult(job.job_id, outcomes, seconds=time.perf_counter() - started, fault=fault)
 
     def write(self, jobs: Sequence[CopyJob | TombstoneJob]) -> list[CopyResult]:
         """Append the jobs' records, neighbours in one call; blocks. Changes the padding of their slots.
@@ -124,6 +113,7 @@ class SsdTier:
         where the disk failed; the file that failed takes no more records, and the next call tries another one.
         """
         assert self._recovered is not None, "recover() comes before the first write"
+        self._disk.take_fault()
         groups: dict[tuple[bytes, bool, str], list[int]] = {}
         results: dict[int, CopyResult] = {}
         for position, job in enumerate(jobs):
@@ -135,7 +125,11 @@ class SsdTier:
         for (_, _, codec), positions in groups.items():
             group = self._write_group([job for at in positions if isinstance(job := jobs[at], CopyJob)], codec)
             results.update(zip(positions, group, strict=True))
-        return [results[position] for position in range(len(jobs))]
+        ended = [results[position] for position in range(len(jobs))]
+        if all(_is_whole(result) for result in ended):
+            return ended
+        fault = self._write_fault()
+        return [result if _is_whole(result) else replace(result, fault=fault) for result in ended]
 
     def sync(self) -> Outcome:
         """Make every record whose write has returned durable, one fdatasync a file written to; blocks.
@@ -164,6 +158,27 @@ class SsdTier:
         if self._is_owner():
             self._graves.discard(file)
         return self._folder.free_nbytes(self._last) or 0
+
+    def probe(self) -> Probed:
+        """Find out what the folder lets this tier do now; blocks. See `tierstore.tiers.probing`."""
+        self._disk.take_fault()
+        writing = Outcome.IO_ERROR
+        if self._recovered is not None and self._recovered.complete:
+            writing = probe_writing(self._folder, self._last) if self._last else probe_folder(self._disk)
+        reading = probe_reading(self._folder)
+        fault = self._write_fault()
+        if writing is Outcome.REJECTED and fault is None:
+            writing = Outcome.OK  # what is short is its own capacity
+        return Probed(reading, writing, self._folder.free_nbytes(self._last), fault)
+
+    def _write_fault(self) -> Fault | None:
+        """Why the last call could not write, where that is no limit of this tier's own."""
+        fault = self._disk.take_fault(besides="read")  # of a record that was to be written again
+        if fault is None and self._folder.shortage:
+            fault = Fault(self._folder.shortage)
+        if fault is None and not (self._recovered and self._recovered.complete):
+            fault = Fault("the SSD folder could not be listed at start: nothing is written to it in this run")
+        return fault
 
     def recover(self, progress: Progress | None = None) -> Iterator[Recovered]:
         """Find what an earlier run left; blocks until everything is found. See `Tier.recover`.
@@ -225,7 +240,7 @@ class SsdTier:
             try:
                 self._writer.append(run, chunk)
             except DiskError as error:
-                _logger.warning("blocks not written to SSD: %s", error)
+                _logger.debug("blocks not written to SSD: %s", error)  # the store's health tells it, once
                 self._folder.abandon(chunk)
                 return Outcome.IO_ERROR
         return Outcome.OK
@@ -268,32 +283,7 @@ class SsdTier:
         chunk = self._folder.files.get(file)
         return chunk.name.codec if chunk else self._codec.name
 
-    def _read_by_codec(self, job: CopyJob, codecs: Sequence[str]) -> UInt8Array:
-        """Read a job's blocks from arrays of several codecs: uint8[n] of `Outcome`."""
-        extents, slots = job.src_locations, job.dst_locations
-        assert isinstance(extents, Extents) and slots is not None, f"job {job.job_id} does not read from SSD"
-        outcomes = np.empty(len(job), dtype=np.uint8)
-        for codec in dict.fromkeys(codecs):
-            rows = np.flatnonzero([own == codec for own in codecs])
-            part = replace(
-                job,
-                entries=job.entries[rows],
-                hashes=job.hashes[rows],
-                src_locations=extents.rows(rows),
-                dst_locations=slots[rows],
-            )
-            outcomes[rows] = self._reader.read(part, self._folder.files, self._codecs[codec])
-        return outcomes
 
-
-def _check_settings(capacity_nbytes: int, file_nbytes: int) -> None:
-    if file_nbytes < PAGE_NBYTES or file_nbytes % PAGE_NBYTES:
-        raise ConfigError(
-            f"a chunk file of {file_nbytes} bytes is not whole pages; "
-            f"set [ssd] file_size to a multiple of {PAGE_NBYTES}"
-        )
-    if capacity_nbytes < _FILES_MIN * file_nbytes:
-        raise ConfigError(
-            f"a capacity of {capacity_nbytes} bytes is less than {_FILES_MIN} chunk files of {file_nbytes} bytes; "
-            f"set [ssd] size to at least {_FILES_MIN * file_nbytes}, or a smaller [ssd] file_size"
-        )
+def _is_whole(result: CopyResult) -> bool:
+    """Whether everything was written; what is corrupt already is no failure to write."""
+    return not ((result.outcomes == Outcome.REJECTED) | (result.outcomes == Outcome.IO_ERROR)).any()

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
-from tierstore.types import CopyJob, CopyResult, Outcome, TombstoneJob
+from tierstore.types import CopyJob, CopyResult, Outcome, ProbeJob, TombstoneJob
 
 if TYPE_CHECKING:
     from tierstore.types import Job, JobId
 
-__all__ = ["Done", "Link", "ended"]
+__all__ = ["Done", "Link", "ended", "num_outcomes"]
 
 Done: TypeAlias = Callable[[CopyResult], None]
 
@@ -39,5 +39,11 @@ class Link(Protocol):
 
 def ended(job: Job, outcome: Outcome) -> CopyResult:
     """The result of a job that ended the same way for every block."""
-    count = len(job) if isinstance(job, CopyJob | TombstoneJob) else 1
-    return CopyResult(job.job_id, np.full(count, outcome, np.uint8))
+    return CopyResult(job.job_id, np.full(num_outcomes(job), outcome, np.uint8))
+
+
+def num_outcomes(job: Job) -> int:
+    """How many outcomes answer a job."""
+    if isinstance(job, CopyJob | TombstoneJob):
+        return len(job)
+    return 2 if isinstance(job, ProbeJob) else 1

@@ -6,6 +6,7 @@ submitted and transfers resolved outside it. Called by the store and by link thr
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
@@ -24,7 +25,7 @@ from tierstore.forks import check_owner
 from tierstore.shield import Shielded, unshielded
 from tierstore.transfer.base import ended
 from tierstore.transfer.future import Transfer
-from tierstore.transfer.timer import Timer
+from tierstore.transfer.timer import Alarm, Timer
 from tierstore.types import Outcome, Usage
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from tierstore.types import CopyResult, Extents, Generation, Job, Plan, Presence, RequestId, UInt8Array
 
 __all__ = ["Engine"]
+
+_logger = logging.getLogger(__name__)
 
 _STALLED_SECONDS = 30.0
 """A close goes on without jobs of which none has ended for so long; links still finish what they run."""
@@ -49,6 +52,7 @@ class Engine:
         links: What moves blocks.
         memory: The pages of every open request; device links read it.
         clock: Seconds; deadlines count on it.
+        new_timer: Makes what calls `expire` when the next deadline has come.
         shield: Runs a caller's verbs where no signal handler can tear them apart.
     """
 
@@ -58,6 +62,7 @@ class Engine:
         links: Links,
         memory: dict[RequestId, CallerMemory],
         clock: Callable[[], float] = time.monotonic,
+        new_timer: Callable[[Callable[[], float], Callable[[], float]], Alarm] = Timer,
         *,
         shield: Shielded = unshielded,
     ) -> None:
@@ -69,7 +74,7 @@ class Engine:
         self._lock = threading.Lock()
         self._transfers: dict[RequestId, Transfer] = {}
         self._ids: dict[Transfer, RequestId] = {}
-        self._timer = Timer(clock, self.expire)
+        self._timer = new_timer(clock, self.expire)
         self._closing = False
         self._idle = threading.Event()
         self._owner_pid = os.getpid()
@@ -214,11 +219,9 @@ class Engine:
     def _run(self, plan: Plan) -> None:
         """Carry a plan out. A job that its link has no room for ends REJECTED at once."""
         refused: list[Job] = [job for job in plan.jobs if not self._links.of(job).submit(job, self.done)]
-        if self._links.read is not None:
-            for job_id in plan.lifts:
-                self._links.read.lift(job_id)
-            for job_id in plan.withdraws:
-                self._links.read.withdraw(job_id)
+        self._links.reorder(plan)
+        for notice in plan.notices:
+            _logger.warning("%s", notice)
         for finished in plan.finished:
             transfer = self._transfers.pop(finished.request_id)
             del self._ids[transfer]
@@ -228,6 +231,7 @@ class Engine:
             self.done(ended(job, Outcome.REJECTED))
         if plan.due:
             self._tend()
+        self._timer.arm(plan.expire_at)
         if self._closing:
             self._notice_idle()
 

@@ -9,7 +9,7 @@ from tierstore.types import CopyJob, TierName
 
 if TYPE_CHECKING:
     from tierstore.transfer.base import Link
-    from tierstore.types import Job
+    from tierstore.types import Job, Plan
 
 __all__ = ["Links"]
 
@@ -33,6 +33,15 @@ class Links:
             link = self.load if job.dst is TierName.DEVICE else self.store
         assert link is not None, f"no link runs {job!r}"
         return link
+
+    def reorder(self, plan: Plan) -> None:
+        """Lift and withdraw the queued jobs that a plan names."""
+        for link in (self.read, self.write):
+            if link is not None:
+                for job_id in plan.lifts:
+                    link.lift(job_id)
+                for job_id in plan.withdraws:
+                    link.withdraw(job_id)
 
     def all(self) -> list[Link]:
         """In the order in which they are closed: what feeds others first."""

@@ -6,19 +6,19 @@ submission: neighbouring writes become one call, neighbouring syncs one fdatasyn
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tierstore.transfer.base import ended
-from tierstore.types import CopyJob, CopyResult, DiscardJob, Outcome, Priority, TombstoneJob
+from tierstore.types import CopyJob, CopyResult, DiscardJob, Outcome, Priority, ProbeJob, TombstoneJob
 from tierstore.worker import Worker
 
 if TYPE_CHECKING:
-    from tierstore.tiers.base import Tier
+    from tierstore.tiers.base import TierWork
     from tierstore.transfer.base import Done
     from tierstore.types import Job, JobId
 
@@ -38,7 +38,7 @@ class ReadLink:
         capacity: Jobs that may wait.
     """
 
-    def __init__(self, tier: Tier, *, name: str, threads: int, capacity: int) -> None:
+    def __init__(self, tier: TierWork, *, name: str, threads: int, capacity: int) -> None:
         self._tier = tier
         self._queued: dict[JobId, tuple[CopyJob, Done]] = {}
         self._worker = Worker(name, capacity=capacity, threads=threads)
@@ -88,9 +88,10 @@ class WriteLink:
         capacity: Jobs that may wait.
     """
 
-    def __init__(self, tier: Tier, *, name: str, capacity: int) -> None:
+    def __init__(self, tier: TierWork, *, name: str, capacity: int) -> None:
         self._tier = tier
-        self._queue: deque[tuple[Job, Done]] = deque()
+        self._queue: dict[JobId, tuple[Job, Done]] = {}
+        self._queue_lock = threading.Lock()
         self._taken: list[tuple[Job, Done]] = []
         self._worker = Worker(name, capacity=capacity)
 
@@ -98,14 +99,11 @@ class WriteLink:
         """Queue a job. Each one queued brings one turn of the worker; a turn may serve several."""
         if self._worker.room == 0:
             return False
-        self._queue.append((job, done))
+        with self._queue_lock:
+            self._queue[job.job_id] = job, done
         if self._worker.submit(self._turn, failed=self._fail):
             return True
-        try:
-            self._queue.remove((job, done))
-        except ValueError:  # an earlier turn has taken it along
-            return True
-        return False
+        return self._drop(job.job_id) is None  # gone: an earlier turn has taken it along
 
     def _turn(self) -> None:
         self._taken = self._take()
@@ -118,6 +116,10 @@ class WriteLink:
         elif isinstance(job, DiscardJob):
             free_nbytes = self._tier.discard(job.file)
             results = [CopyResult(job.job_id, np.zeros(1, np.uint8), dst_free_nbytes=free_nbytes)]
+        elif isinstance(job, ProbeJob):
+            found = self._tier.probe()
+            codes = np.array([found.reading, found.writing], np.uint8)
+            results = [CopyResult(job.job_id, codes, dst_free_nbytes=found.free_nbytes, fault=found.fault)]
         else:
             outcome = self._tier.sync()
             results = [ended(job, outcome) for job, _done in self._taken]
@@ -130,15 +132,22 @@ class WriteLink:
         """The head of the queue with the neighbours that one call can serve."""
         taken: list[tuple[Job, Done]] = []
         num_blocks = 0
-        while self._queue:
-            job = self._queue[0][0]
-            if taken and (_is_alone(job) or _is_alone(taken[0][0]) or _is_written(job) != _is_written(taken[0][0])):
-                break
-            num_blocks += len(job) if isinstance(job, CopyJob) else 0
-            if taken and num_blocks > _WRITE_BLOCKS_MAX:
-                break
-            taken.append(self._queue.popleft())
+        with self._queue_lock:
+            for job, done in self._queue.values():
+                if taken and (_is_alone(job) or _is_alone(taken[0][0]) or _is_written(job) != _is_written(taken[0][0])):
+                    break
+                num_blocks += len(job) if isinstance(job, CopyJob) else 0
+                if taken and num_blocks > _WRITE_BLOCKS_MAX:
+                    break
+                taken.append((job, done))
+            for job, _done in taken:
+                del self._queue[job.job_id]
         return taken
+
+    def _drop(self, job_id: JobId) -> tuple[Job, Done] | None:
+        """Take a job out of the queue; None where it is not in it."""
+        with self._queue_lock:
+            return self._queue.pop(job_id, None)
 
     def _fail(self, _error: BaseException) -> None:
         answered, self._taken = self._taken, []
@@ -149,7 +158,11 @@ class WriteLink:
         """Writes keep their order."""
 
     def withdraw(self, job_id: JobId) -> None:
-        """What is queued is written."""
+        """Answer CANCELLED where the worker has not begun it."""
+        queued = self._drop(job_id)
+        if queued is not None:
+            job, done = queued
+            done(ended(job, Outcome.CANCELLED))
 
     def close(self) -> None:
         """Finish what is queued."""
@@ -158,7 +171,7 @@ class WriteLink:
 
 def _is_alone(job: Job) -> bool:
     """Whether no neighbour can be served together with a job."""
-    return isinstance(job, DiscardJob)
+    return isinstance(job, DiscardJob | ProbeJob)
 
 
 def _is_written(job: Job) -> bool:

@@ -7,10 +7,21 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from tierstore.worker import Worker
 
-__all__ = ["Timer"]
+__all__ = ["Alarm", "Timer"]
+
+
+class Alarm(Protocol):
+    """Calls back at a time: a `Timer`, or a test that says itself when it is time."""
+
+    def arm(self, deadline: float) -> None:
+        """Make sure that the call comes at this time or sooner."""
+
+    def close(self) -> None:
+        """Call no more."""
 
 
 class Timer:

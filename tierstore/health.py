@@ -1,0 +1,49 @@
+"""The words for how a tier is: how far it takes part, since when, why; and what its medium refused.
+
+Plain data that crosses floors: tiers report faults, the mind draws conclusions, doors show them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Fault", "Service", "TierHealth"]
+
+
+class Service(StrEnum):
+    """How far a tier takes part."""
+
+    SERVING = "serving"
+    WRITES_OFF = "writes_off"
+    """Nothing is written to it; what it holds is served."""
+    READS_OFF = "reads_off"
+    """Nothing is written to it, and what it holds is a miss."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierHealth:
+    """How a tier is now.
+
+    Attributes:
+        service: How far it takes part.
+        since: Unix time in seconds from which on this is so.
+        why: What has turned it off, in words; empty where it serves.
+    """
+
+    service: Service
+    since: float
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a tier could not do what it was asked to.
+
+    Attributes:
+        text: The first call that its medium refused, in words.
+        full: Whether giving something back would make room.
+    """
+
+    text: str
+    full: bool = False
