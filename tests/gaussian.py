@@ -7,16 +7,12 @@ comes back is compared.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from tierstore.keys import Namespace
 from tierstore.layout import KVLayout
 from tierstore.testing.block_user import BlockUser
-from tierstore.tiers.base import Tier
-from tierstore.types import Outcome, Priority, TierName
 
 __all__ = ["GaussianUser", "gaussian", "namespace"]
 
@@ -41,10 +37,3 @@ class GaussianUser(BlockUser):
             return super().payload(name)
         seed = hashlib.sha256(self.generation.fingerprint + self.block_hash(name)).digest()
         return gaussian(self.generation.layout.block_nbytes, int.from_bytes(seed, "little"))
-
-    def rewrite(self, tier: Tier, names: Sequence[int]) -> list[Outcome]:
-        """Let the tier write known blocks again, and remember where they are then."""
-        job = replace(self.read_job(names), dst=TierName.SSD, dst_locations=None, priority=Priority.WRITE_BACK)
-        (result,) = tier.write([job])
-        self.remember(names, result)
-        return [Outcome(outcome) for outcome in result.outcomes]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import zarr
@@ -12,7 +10,7 @@ from tests.zarr_folder import ATTENTION, CODECS, ZarrFolder, seen_by_tensorstore
 from tierstore.codec.base import Codec, RawCodec
 from tierstore.codec.lz4 import Lz4Codec
 from tierstore.layout import KVLayout, MemoryOrder, PageKind, PageSpec
-from tierstore.types import PAGE_NBYTES, Outcome, TierName
+from tierstore.types import PAGE_NBYTES, Outcome
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification")
 
@@ -97,8 +95,7 @@ def test_blocks_that_were_written_again_before_their_file_went_are_right(folder:
     array = folder.array(ATTENTION, codec)
     leaving = user.where[0][0]
     hot = [name for name in range(80) if user.where[name][0] == leaving][::2]
-    (result,) = tier.write([replace(user.read_job(hot), dst=TierName.SSD, dst_locations=None)])
-    user.remember(hot, result)
+    assert set(user.rewrite(tier, hot).outcomes.tolist()) == {Outcome.OK}
     tier.discard(leaving)
     for start in range(80, 120, 4):
         user.write(tier, range(start, start + 4))
