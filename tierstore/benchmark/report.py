@@ -127,7 +127,10 @@ def as_table(report: Report) -> Table:
     table = Table(title=_title(report), title_justify="left", box=box.SIMPLE)
     table.caption, table.caption_justify = _caption(report.machine), "left"
     for title in ("link", "GB/s", "limit", "share", "", "p50 ms", "p99 ms", "CPU s/GB"):
-        table.add_column(title, justify="left" if title in ("link", "") else "right", no_wrap=True)
+        left = title in ("link", "")
+        table.add_column(
+            title, justify="left" if left else "right", no_wrap=title != "link", max_width=12 if left else None
+        )
     for row in report.rows:
         table.add_row(
             row.link,

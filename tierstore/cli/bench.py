@@ -111,7 +111,8 @@ def command(*, bandwidth: bool, json_path: str | None, plot_path: Path | None, *
 
 
 def _measure(options: _Options) -> Report:
-    from tierstore.benchmark.bandwidth import NUM_LINKS, measure_bandwidth
+    from tierstore.benchmark.bandwidth import measure_bandwidth, num_links
+    from tierstore.benchmark.gpu_links import find_gpu
 
     parent = options["ssd_dir"]
     try:
@@ -120,8 +121,9 @@ def _measure(options: _Options) -> Report:
         raise ConfigError(f"--ssd-dir is {parent}: {error.strerror}; give a folder that can be written") from error
     with folder as name:
         plan = _plan(options, Path(name))
-        with _progress(NUM_LINKS) as on_progress:
-            return measure_bandwidth(plan, on_progress)
+        gpu = find_gpu()
+        with _progress(num_links(gpu)) as on_progress:
+            return measure_bandwidth(plan, gpu, on_progress)
 
 
 def _plan(options: _Options, folder: Path) -> BenchmarkPlan:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tierstore.device.cuda_runtime import Mark
     from tierstore.types import Int64Array
 
-__all__ = ["CupyRuntime", "open_device"]
+__all__ = ["CupyRuntime", "open_device", "open_runtime"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,7 +48,12 @@ def open_device() -> CudaDevice:
     Raises:
         NoDeviceError: There is no GPU, no driver, or one too old; or torch or cupy cannot use it.
     """
-    return CudaDevice(CupyRuntime(_current_gpu()))
+    return CudaDevice(open_runtime())
+
+
+def open_runtime() -> CupyRuntime:
+    """The calls of that GPU alone, for whoever measures them. Raises as `open_device` does."""
+    return CupyRuntime(_current_gpu())
 
 
 def _current_gpu() -> int:
