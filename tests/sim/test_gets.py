@@ -127,7 +127,7 @@ def test_get_short_of_slots_takes_a_shorter_prefix_and_pins_nothing_behind_it() 
     world.put(chain("busy", 4))
     get = world.get(np.concatenate([head, tail]))
     world.settle()
-    assert get.result(0).outcomes == [OK] * 24 + [MISS] * 10
+    assert get.result(0).outcomes == [OK] * 28 + [MISS] * 6
     world.check_idle()
 
 
