@@ -175,6 +175,7 @@ def _planner(
         prefetch_inflight_nbytes_max=pool_nbytes // 4 if config.prefetch.inflight is None else config.prefetch.inflight,
         cold_seconds=config.prefetch.cold_seconds,
         write_nbytes_per_day=config.ssd.write_budget,
+        stall_seconds=config.ssd.stall_seconds,
     )
     ssd_nbytes = config.ssd.size if with_ssd else 0
     capacity = min(pool_nbytes // _HOST_BLOCK_NBYTES + ssd_nbytes // _SSD_BLOCK_NBYTES, _ENTRIES_MAX)

@@ -59,6 +59,9 @@ class SsdConfig:
         None, settings.optional(settings.size(_MIB), "none"), "bytes that may be written back a day; durable puts aside"
     )
     read_threads: int = _setting(4, settings.count(1, 256), "threads that read from the SSD")
+    stall_seconds: float = _setting(
+        10.0, settings.SECONDS, "an SSD that ends no read for so long, no write for three times as long, is off"
+    )
 
     @property
     def enabled(self) -> bool:

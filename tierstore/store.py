@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -19,11 +20,12 @@ from tierstore.device.paged_kv import PagedKV
 from tierstore.device.paging import bind_rows
 from tierstore.errors import ClosedError, DeviceError, IdentityError, LayoutError
 from tierstore.handle import NamespaceHandle
+from tierstore.health import Service, TierHealth
 from tierstore.keys import Namespace
 from tierstore.metrics import Metric
 from tierstore.shield import Shield
 from tierstore.transfer.future import Transfer, TransferResult
-from tierstore.types import PAGE_NBYTES, Generation
+from tierstore.types import PAGE_NBYTES, Generation, TierName
 
 if TYPE_CHECKING:
     from tierstore.device.base import Device
@@ -68,6 +70,7 @@ class Store:
         self._handles: dict[bytes, NamespaceHandle] = {}
         self._num_generations = 0
         self._opening = threading.Lock()
+        self._opened_at = time.time()
         self._owner_pid = os.getpid()
         self._standing = ExitStack()
         self._shield = Shield()
@@ -178,11 +181,31 @@ class Store:
         return self._shield(self._snapshot)
 
     def _snapshot(self) -> dict[str, float]:
+        ssd, metrics = self._house.ssd, self._house.metrics
+        codec_seconds = [] if ssd is None else ssd.take_codec_seconds()
         with self.engine.planning() as planner:
             planner.gauge()
-            if self._house.ssd is not None:
-                self._house.metrics.set(Metric.SSD_USED_BYTES, self._house.ssd.used_nbytes)
-            return self._house.metrics.snapshot()
+            if ssd is not None:
+                metrics.set(Metric.SSD_USED_BYTES, ssd.used_nbytes)
+            for verb, seconds in codec_seconds:
+                metrics.add(Metric.CODEC_SECONDS, seconds, verb)
+            return metrics.snapshot()
+
+    def health(self) -> dict[TierName, TierHealth]:
+        """How each tier is: how far it takes part, since when, why; ssd only where there is an SSD tier.
+
+        A `TierName` is its text: ``store.health()["ssd"].service``.
+        """
+        return self._shield(self._health)
+
+    def _health(self) -> dict[TierName, TierHealth]:
+        health = {TierName.HOST: TierHealth(Service.SERVING, self._opened_at)}
+        if self._house.ssd is not None:
+            with self.engine.planning() as planner:
+                found = planner.health
+                since = time.time() - self.engine.now() + found.since
+                health[TierName.SSD] = TierHealth(found.service, max(since, self._opened_at), found.why)
+        return health
 
     def check(self) -> None:
         """Assert every invariant of the mind; for tests. Costs a pass over all blocks under the lock."""

@@ -27,6 +27,7 @@ VERBS: dict[str, Callable[[Store], object]] = {
     "namespace": lambda store: store.namespace(namespace(model="other")),
     "flush": lambda store: store.flush(),
     "metrics": lambda store: store.metrics(),
+    "health": lambda store: store.health(),
     "check": lambda store: store.check(),
 }
 

@@ -47,6 +47,7 @@ VALID = [
     ("ssd.dir", "kv cache/folder"),
     ("ssd.size", 0),
     ("ssd.read_threads", 8),
+    ("ssd.stall_seconds", 0),
     ("codec.name", "lz4"),
     ("prefetch.inflight", "0"),
     ("prefetch.cold_seconds", 0.5),
