@@ -104,6 +104,7 @@ class Metric(Enum):
     )
     LINK_BYTES = Kind.COUNTER, "Bytes that a link moved.", {"link": _LINK}
     LINK_JOB_SECONDS = Kind.HISTOGRAM, "Time of a job in its link's worker.", {"link": _LINK}
+    CODEC_SECONDS = Kind.COUNTER, "Time of threads that encoded or decoded blocks.", {"verb": ("encode", "decode")}
     LINK_INFLIGHT_JOBS = Kind.GAUGE, "Jobs submitted to a link and not ended.", {"link": _LINK}
     HOST_PINNED_BLOCKS = Kind.GAUGE, "Blocks in the host pool that jobs, requests or leases hold."
     HOST_USED_BYTES = Kind.GAUGE, "Bytes of host slots in use."

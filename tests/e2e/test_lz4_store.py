@@ -84,6 +84,24 @@ class TestThroughTheStore:
         with lz4_store(disk) as store:
             assert num_leading(store.namespace(SPACE), range(30)) == 30
 
+    def test_ratio_and_speed_follow_from_the_metrics(self) -> None:
+        for codec in ("raw", "lz4"):
+            with small_store(SimDisk(), codec_name=codec) as store:
+                handle = store.namespace(SPACE)
+                for first in range(0, 40, 8):
+                    put(handle, range(first, first + 8))
+                assert num_leading(handle, range(8)) == 8
+                store.metrics()
+                metrics = store.metrics()
+            seconds = [metrics[f'tierstore_codec_seconds_total{{verb="{verb}"}}'] for verb in ("encode", "decode")]
+            written = metrics['tierstore_link_bytes_total{link="ssd-write"}']
+            ratio = written / metrics['tierstore_ssd_encoded_bytes_total{written="first"}']
+            if codec == "raw":
+                assert (seconds, ratio) == ([0, 0], 1)
+            else:
+                assert min(seconds) > 0
+                assert 1.1 < ratio < 1.3
+
     def test_more_blocks_fit_than_would_raw(self) -> None:
         kept = {}
         for codec in ("raw", "lz4"):

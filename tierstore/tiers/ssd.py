@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.codec.base import Codec, RawCodec
+from tierstore.codec.timed import TimedCodec, Verb
 from tierstore.disk.base import Disk
 from tierstore.disk.bounded import BoundedDisk
 from tierstore.disk.watched import WatchedDisk
@@ -86,11 +87,11 @@ class SsdTier:
         file_nbytes = default_file_nbytes(capacity_nbytes) if file_nbytes is None else file_nbytes
         self._disk = WatchedDisk(BoundedDisk(disk, open_files_max))
         self._manifest = manifest
-        self._codec = codec
+        self._codec = TimedCodec(codec)
         self._other_codecs = other_codecs
         self._folder = ChunkFolder(self._disk, FolderLimits(capacity_nbytes, file_nbytes, free_floor_nbytes))
         self._graves = Graves(self._folder, lambda: manifest.epochs, clock)
-        self._codecs = {codec.name: codec}
+        self._codecs = {codec.name: self._codec}
         self._reader = RecordReader(Pool(pool))
         self._writer = RecordWriter(Pool(pool), self._folder.files, clock)
         self._last: ArraySpec | None = None
@@ -149,6 +150,10 @@ class SsdTier:
         """The lengths of all chunk files, those among them that could not be opened or removed."""
         return self._folder.used_nbytes
 
+    def take_codec_seconds(self) -> list[tuple[Verb, float]]:
+        """How long threads have encoded and decoded since this was last asked; from any thread."""
+        return [spent for codec in tuple(self._codecs.values()) for spent in codec.take_seconds().items()]
+
     def discard(self, file: int) -> int:
         """Give a chunk file back, durably; blocks. Nothing may read it. Returns the bytes the tier can take.
 
@@ -197,7 +202,7 @@ class SsdTier:
         )
         self._writer.sequence_base = self._graves.sequence_base = self._recovered.sequence_base
         for name in {chunk.name.codec for chunk in self._folder.files.values()} - set(self._codecs):
-            self._codecs[name] = self._other_codecs[name]()
+            self._codecs[name] = TimedCodec(self._other_codecs[name]())
         return iter(self._recovered.blocks)
 
     def close(self) -> None:
