@@ -21,6 +21,7 @@ _COMMANDS = {
     "config": "tierstore.cli.config",
     "doctor": "tierstore.cli.doctor",
     "inspect": "tierstore.cli.inspect",
+    "replay": "tierstore.cli.replay",
 }
 
 

@@ -1,0 +1,109 @@
+"""One replay from its options to its figures, and a sweep over the sizes of one tier.
+
+Called by the command line. Nothing here depends on the machine or the hour: equal options give equal figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from tierstore import registry
+from tierstore.replay.belady import belady_leading, reachable_leading
+from tierstore.replay.engine import Engine, Queueing
+from tierstore.replay.figures import Figures, Point, figures_of
+from tierstore.replay.tiers import TierSize
+from tierstore.replay.world import HOST_BLOCKS_MIN, Setup, World
+from tierstore.types import TierName
+
+if TYPE_CHECKING:
+    from tierstore.policy.base import AdmissionPolicy, NewPolicy
+    from tierstore.replay.links import LinkModel
+    from tierstore.replay.trace import Trace
+
+__all__ = ["SWEEP_PERCENT", "ReplayPlan", "replay", "sweep"]
+
+SWEEP_PERCENT = (1, 2, 5, 10, 20, 30, 50, 70, 100)
+"""Sizes of the tier that is swept, of the trace's distinct blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPlan:
+    """What to replay, and into what.
+
+    Attributes:
+        trace: The requests.
+        tiers: Size of each tier; the host's at least.
+        block_nbytes: Bytes of a block.
+        policy: Name of the eviction policy.
+        admission: Name of the admission policy of the SSD tier.
+        links: Speeds of links by their names in `tierstore bench`; what is missing takes no time.
+        queueing: How the engine serves.
+    """
+
+    trace: Trace
+    tiers: Mapping[TierName, TierSize]
+    block_nbytes: int
+    policy: str = "lru"
+    admission: str = "always"
+    links: Mapping[str, LinkModel] = field(default_factory=dict)
+    queueing: Queueing = field(default_factory=Queueing)
+
+    def blocks(self, tier: TierName) -> int:
+        """Blocks that a tier holds; 0 where there is none."""
+        return self.tiers[tier].blocks(self.trace, self.block_nbytes) if tier in self.tiers else 0
+
+
+def replay(plan: ReplayPlan, on_progress: Callable[[int], None] = lambda served: None) -> Figures:
+    """Serve the whole trace; `on_progress` is told how many block references have been served.
+
+    Raises:
+        ConfigError: A policy is unknown, or the host tier is too small.
+    """
+    trace, host_blocks, ssd_blocks = plan.trace, plan.blocks(TierName.HOST), plan.blocks(TierName.SSD)
+    world = World(
+        Setup(
+            host_blocks=host_blocks,
+            ssd_blocks=ssd_blocks,
+            block_nbytes=plan.block_nbytes,
+            new_policy=cast("NewPolicy", registry.load("policies", plan.policy)),
+            admission=cast("Callable[[], AdmissionPolicy]", registry.load("admissions", plan.admission))(),
+            links=plan.links,
+        )
+    )
+    engine = Engine(trace, world, plan.queueing)
+    engine.serve(on_progress)
+    return figures_of(
+        engine,
+        world,
+        trace,
+        blocks={TierName.HOST: host_blocks, TierName.SSD: ssd_blocks},
+        block_nbytes=plan.block_nbytes,
+        queueing=plan.queueing,
+        reachable=_rate(trace, reachable_leading(trace)),
+        belady=_rate(trace, belady_leading(trace, host_blocks + ssd_blocks)),
+    )
+
+
+def sweep(plan: ReplayPlan, tier: TierName, on_progress: Callable[[int], None] = lambda served: None) -> list[Point]:
+    """Replay with one tier at each of `SWEEP_PERCENT` of the distinct blocks, the other as planned.
+
+    `on_progress` is told how many block references have been served of all replays together.
+    """
+    points: list[Point] = []
+    for turn, percent in enumerate(SWEEP_PERCENT):
+        size = TierSize(share=Fraction(percent, 100))
+        before = turn * len(plan.trace.blocks)
+        sized = replace(plan, tiers={**plan.tiers, tier: size})
+        if sized.blocks(TierName.HOST) >= HOST_BLOCKS_MIN:
+            figures = replay(sized, lambda served, before=before: on_progress(before + served))  # type: ignore[misc]
+            points.append(Point(percent, sized.blocks(tier), sized.blocks(tier) * plan.block_nbytes, figures))
+    return points
+
+
+def _rate(trace: Trace, leading: np.typing.NDArray[np.int64]) -> float:
+    return float(trace.tokens_of(leading).sum() / trace.num_tokens.sum())

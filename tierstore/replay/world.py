@@ -1,0 +1,242 @@
+"""A planner, a clock of its own, links that are a model: verbs go in, and time passes until they have ended.
+
+Called by `engine` and `run`. Blocks count one page in the pool, whatever they are in bytes: the planner sees as
+many slots and files as the tiers that are asked about have, and no memory is taken for them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.mind import Limits
+from tierstore.control.planner import Planner
+from tierstore.control.slabs import SLAB_SLOTS_MIN, SLABS_MIN, SlotAllocator
+from tierstore.errors import ConfigError
+from tierstore.keys import Namespace
+from tierstore.layout import KVLayout
+from tierstore.metrics import Metrics
+from tierstore.replay.links import LINKS, LinkModel, LinkQueue
+from tierstore.replay.ssd import ReplaySsd
+from tierstore.types import (
+    HASH_NBYTES,
+    PAGE_NBYTES,
+    CopyJob,
+    CopyResult,
+    DiscardJob,
+    Generation,
+    Outcome,
+    TierName,
+)
+
+if TYPE_CHECKING:
+    from tierstore.control.requests import Request
+    from tierstore.policy.base import AdmissionPolicy, NewPolicy
+    from tierstore.types import Finished, Job, JobId, Plan, RequestId, UInt8Array
+
+__all__ = ["LIFE", "Setup", "World"]
+
+LIFE = 1
+"""Number of the one generation of a replay."""
+
+HOST_BLOCKS_MIN = SLABS_MIN * SLAB_SLOTS_MIN
+_SLABS_MAX = 256
+_FILES = 32
+_SLACK_ENTRIES = 4096
+_READ_BATCH_NBYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What is replayed into.
+
+    Attributes:
+        host_blocks: Blocks that the host pool holds.
+        ssd_blocks: Blocks that the SSD holds; 0 without one.
+        block_nbytes: Bytes of a block, for the times of links and the sizes of batches.
+        new_policy: Order of eviction.
+        admission: What is written to SSD.
+        links: Speeds by the names of `LINKS`; what is missing takes no time.
+    """
+
+    host_blocks: int
+    ssd_blocks: int
+    block_nbytes: int
+    new_policy: NewPolicy
+    admission: AdmissionPolicy
+    links: Mapping[str, LinkModel]
+
+
+class World:
+    """The planner and everything that happens to it.
+
+    Attributes:
+        planner: The store's own.
+        metrics: What it counts.
+        now: Seconds since the trace began.
+        queues: The links that take time, by their names here.
+        has_ssd: Whether there is an SSD tier.
+        piece_blocks: Blocks of one put, at most.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.metrics = Metrics()
+        self.now = 0.0
+        file_blocks = max(1, setup.ssd_blocks // _FILES)
+        self.planner = _planner(setup, self.metrics, file_blocks)
+        layout = KVLayout.opaque(block_nbytes=PAGE_NBYTES)
+        fingerprint = Namespace(model="replay", layout=layout).fingerprint
+        self.planner.open_life(Generation(LIFE, fingerprint, 0, layout), PAGE_NBYTES)
+        self._ssd = ReplaySsd(num_blocks=setup.ssd_blocks, file_blocks=file_blocks, block_nbytes=PAGE_NBYTES)
+        self.queues = {LINKS[name]: LinkQueue(model, setup.block_nbytes) for name, model in sorted(setup.links.items())}
+        self.has_ssd = setup.ssd_blocks > 0
+        self.piece_blocks = max(1, setup.host_blocks // 8) if self.has_ssd else 1 << 30
+        self._ended: deque[Job] = deque()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._num_events = 0
+        self._then: dict[RequestId, Callable[[Finished], None]] = {}
+
+    def get(self, hashes: UInt8Array, then: Callable[[Finished], None]) -> None:
+        """Get blocks; `then` is called when that has ended."""
+        self._start(self.planner.get(LIFE, hashes), then)
+
+    def put(self, hashes: UInt8Array, then: Callable[[Finished], None]) -> None:
+        """Put a whole chain; what is held is not copied."""
+        parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes[:-1]])
+        self._start(self.planner.put(LIFE, hashes, parents), then)
+
+    def prefetch(self, hashes: UInt8Array) -> None:
+        """Prefetch blocks; how it ends is nobody's concern."""
+        self._start(self.planner.prefetch(LIFE, hashes), lambda finished: None)
+
+    def run(self, plan: Plan) -> None:
+        """Carry a plan out."""
+        for job_id in plan.lifts:
+            for queue in self.queues.values():
+                queue.lift(job_id)
+        for job in plan.jobs:
+            queue_of = self.queues.get(_link(job))
+            if queue_of is None or not isinstance(job, CopyJob):
+                self._ended.append(job)
+            else:
+                queue_of.push(job)
+                self._pump(queue_of)
+        for job_id in plan.withdraws:
+            self._withdraw(job_id)
+        for finished in plan.finished:
+            self._then.pop(finished.request_id)(finished)
+        if plan.due:
+            self._tend()
+
+    def at(self, seconds: float, call: Callable[[], None]) -> None:
+        """Have something happen at a time to come."""
+        self._num_events += 1
+        heapq.heappush(self._events, (seconds, self._num_events, call))
+
+    def settle(self) -> None:
+        """End every job that takes no time."""
+        while self._ended:
+            self._end(self._ended.popleft())
+
+    @property
+    def next_event(self) -> float:
+        """When something happens next; infinity where nothing will."""
+        return self._events[0][0] if self._events else np.inf
+
+    def advance(self) -> None:
+        """Let time pass until the next event, and let it happen."""
+        seconds, _, call = heapq.heappop(self._events)
+        self.now = max(self.now, seconds)
+        call()
+
+    def _start(self, request: Request | None, then: Callable[[Finished], None]) -> None:
+        assert request is not None, "too many requests are open"
+        self._then[request.request_id] = then
+        while True:
+            self.run(self.planner.step(request, self.now))
+            if request.planned:
+                return
+
+    def _tend(self) -> None:
+        more = True
+        while more:
+            plan, more = self.planner.tend(self.now)
+            plan.due = False
+            if plan.jobs or plan.finished:
+                self.run(plan)
+
+    def _pump(self, queue: LinkQueue) -> None:
+        begun = queue.begin(self.now)
+        if begun is None:
+            return
+        job, ends_at = begun
+        self.at(queue.free_at, lambda: self._pump(queue))
+        self.at(ends_at, lambda: self._end(job))
+
+    def _withdraw(self, job_id: JobId) -> None:
+        for queue in self.queues.values():
+            job = queue.withdraw(job_id)
+            if job is not None:
+                self.run(self.planner.complete(_result(job, Outcome.CANCELLED), self.now))
+
+    def _end(self, job: Job) -> None:
+        if isinstance(job, DiscardJob):
+            result = self._ssd.discard(job)
+        elif isinstance(job, CopyJob) and job.dst is TierName.SSD:
+            result = self._ssd.write(job)
+        else:
+            result = _result(job, Outcome.OK)
+        self.run(self.planner.complete(result, self.now))
+
+
+def _result(job: Job, outcome: Outcome) -> CopyResult:
+    return CopyResult(job.job_id, np.full(len(job) if isinstance(job, CopyJob) else 1, outcome.value, np.uint8))
+
+
+def _link(job: Job) -> str:
+    if not isinstance(job, CopyJob):
+        return ""
+    if job.dst is TierName.SSD:
+        return "write"
+    if job.src is TierName.SSD:
+        return "read"
+    return "load" if job.dst is TierName.DEVICE else "store"
+
+
+def _planner(setup: Setup, metrics: Metrics, file_blocks: int) -> Planner:
+    """A planner with the limits that a store of these sizes would have."""
+    if setup.host_blocks < HOST_BLOCKS_MIN:
+        raise ConfigError(
+            f"the host tier holds {setup.host_blocks} blocks; give it at least {HOST_BLOCKS_MIN} "
+            f"({HOST_BLOCKS_MIN * setup.block_nbytes} bytes)"
+        )
+    scale = PAGE_NBYTES / setup.block_nbytes
+    inflight_nbytes = max(1, setup.host_blocks // 4) * PAGE_NBYTES
+    reclaim_blocks = max(file_blocks, min(setup.host_blocks // 4, setup.ssd_blocks // 8))
+    slab_blocks = _slab_blocks(setup.host_blocks)
+    return Planner(
+        capacity=setup.host_blocks + setup.ssd_blocks + setup.ssd_blocks // 16 + _SLACK_ENTRIES,
+        slots=SlotAllocator(pool_nbytes=setup.host_blocks * PAGE_NBYTES, slab_nbytes=slab_blocks * PAGE_NBYTES),
+        new_policy=setup.new_policy,
+        admission=setup.admission,
+        limits=Limits(
+            requests_max=1 << 20,
+            read_threads=4,
+            read_batch_nbytes=max(PAGE_NBYTES, int(_READ_BATCH_NBYTES * scale)),
+            write_inflight_nbytes_max=inflight_nbytes,
+            prefetch_inflight_nbytes_max=inflight_nbytes,
+        ),
+        metrics=metrics,
+        reclaim_below_nbytes=reclaim_blocks * PAGE_NBYTES if setup.ssd_blocks else None,
+    )
+
+
+def _slab_blocks(host_blocks: int) -> int:
+    """Blocks a slab that leave as little of the pool unused as can be, of few slabs the fewest."""
+    counts = range(SLABS_MIN, min(_SLABS_MAX, host_blocks // SLAB_SLOTS_MIN) + 1)
+    return host_blocks // min(counts, key=lambda count: host_blocks % count)
