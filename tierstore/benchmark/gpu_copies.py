@@ -85,6 +85,7 @@ class GpuCopies:
         self._cache = runtime.allocate(self._cache_nbytes)
         self._order = np.random.default_rng(1).permutation(num_blocks).astype(np.int64)
         self._tensors = np.random.default_rng(2).integers(0, 256, self._cache_nbytes, np.uint8)
+        self._expected = self._blocks(self._tensors)
         self._streams = [runtime.new_stream(high_priority=False) for _ in range(2)]
         self._shelves = [EngineShelf(runtime) for _ in range(2)]
 
@@ -117,24 +118,26 @@ class GpuCopies:
         self._finish(0)
 
     def prepare(self, *, store: bool) -> None:
-        """Fill the source with its blocks and the destination with what belongs to none. Blocks."""
+        """Fill the source with its blocks and the destination with what belongs to none. Blocks.
+
+        What is loaded is the inverse of what is stored, lest a copy that never came should find its bytes in place.
+        """
         if store:
             self._write_cache(self._tensors)
             self._pool.view.fill(_POISON)
         else:
-            self._pool.view.reshape(self.num_blocks, -1)[:, : self.shape.block_nbytes] = self._blocks()
+            self._pool.view.reshape(self.num_blocks, -1)[:, : self.shape.block_nbytes] = ~self._expected
             self._write_cache(np.full(self._cache_nbytes, _POISON, np.uint8))
 
     def num_wrong(self, *, store: bool) -> int:
         """Blocks that did not arrive as they are, and gaps that were written to. Blocks."""
-        expected = self._blocks()
         if store:
             found = self._pool.view.reshape(self.num_blocks, -1)
             outside = found[:, self.shape.block_nbytes :]
-            return _count(found[:, : self.shape.block_nbytes] != expected) + _count(outside != _POISON)
+            return _count(found[:, : self.shape.block_nbytes] != self._expected) + _count(outside != _POISON)
         tensors = self._read_cache()
         gaps = self._rows(tensors)[..., self.shape.row_nbytes :]
-        return _count(self._blocks(tensors) != expected) + _count((gaps != _POISON).reshape(len(gaps), -1))
+        return _count(self._blocks(tensors) != ~self._expected) + _count((gaps != _POISON).reshape(len(gaps), -1))
 
     def _enqueue(self, engine: str, blocks: slice, side: int, *, store: bool) -> None:
         slots = self._pinned.address + np.arange(self.num_blocks, dtype=np.int64) * self._slot_nbytes
@@ -166,9 +169,9 @@ class GpuCopies:
         shape = self.shape
         return tensors.reshape(shape.layers, self.num_blocks, shape.num_rows, -1)
 
-    def _blocks(self, tensors: UInt8Array | None = None) -> UInt8Array:
+    def _blocks(self, tensors: UInt8Array) -> UInt8Array:
         """uint8[num_blocks, block_nbytes], in the order of their slots."""
-        rows = self._rows(self._tensors if tensors is None else tensors)[..., : self.shape.row_nbytes]
+        rows = self._rows(tensors)[..., : self.shape.row_nbytes]
         return rows[:, self._order].swapaxes(0, 1).reshape(self.num_blocks, -1)
 
     def _write_cache(self, tensors: UInt8Array) -> None:

@@ -82,6 +82,18 @@ class CudaDevice:
             raise DeviceError(f"an event of {where} cannot order copies of {self.memory}; record one on this device")
         return AdoptedEvent(event)
 
+    def hold(self, stream: Any, event: Event) -> None:
+        """Let a ``torch.cuda.Stream`` go on only once an event of a load is done: a layer may then be computed.
+
+        Blocks until the load has been enqueued, which may be held by events that are not of a GPU, never until it
+        has ended.
+
+        Raises:
+            DeviceError: The load was never enqueued, for its stream had failed.
+        """
+        assert isinstance(event, CudaEvent), f"{event!r} is no event of a stream of this device"
+        self._runtime.hold(stream.cuda_stream, event.recorded_mark())
+
     def load(
         self,
         host: UInt8Array,

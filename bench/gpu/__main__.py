@@ -1,0 +1,103 @@
+"""``python -m bench.gpu``: the three judgements, one JSON file and one table. Exits 1 where anything was wrong."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.gpu.bandwidth import Cell, as_table, measure_matrix
+from bench.gpu.correctness import check_arrangements
+from bench.gpu.races import count_races
+from tierstore.benchmark.machine import describe_machine
+from tierstore.device.calibration import Choices, calibrate
+from tierstore.device.copy_engines import engine_names
+from tierstore.errors import DeviceError
+
+if TYPE_CHECKING:
+    from tierstore.device.cuda_runtime import CudaRuntime
+
+ROUNDS = 1000
+MATRIX_SHARE = 0.6
+"""Of the seconds given; correctness and races take what they take, well under a minute on an H200-class machine."""
+
+
+def main() -> None:
+    """Run everything, print what it comes to."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0, help="about how long the whole run may take")
+    parser.add_argument("--json", type=Path, default=Path("gpu.json"), help="where the figures go")
+    given = parser.parse_args()
+    try:
+        from tierstore.device.cuda import open_runtime
+
+        runtime = open_runtime()
+    except DeviceError as error:
+        sys.exit(f"bench.gpu: {error}")
+    runtime.enter()
+    started = time.perf_counter()
+    print(f"{runtime.facts}")
+    wrong = {checked: found for checked, found in _said(check_arrangements(runtime)) if found}
+    races = _races(runtime)
+    choices = calibrate(runtime)
+    cells = _matrix(runtime, MATRIX_SHARE * given.seconds)
+    report = {
+        "machine": describe_machine(Path.cwd()),
+        "gpu": dataclasses.asdict(runtime.facts),
+        "seconds": round(time.perf_counter() - started, 1),
+        "wrong_arrangements": wrong,
+        "race_rounds": ROUNDS,
+        "races": races,
+        "calibration": _rates(choices),
+        "cells": [dataclasses.asdict(cell) for cell in cells],
+    }
+    given.json.write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    print(as_table(cells))
+    bad_cells = [cell for cell in cells if cell.wrong]
+    print(
+        f"{len(wrong)} arrangements wrong, {sum(races.values())} races in {ROUNDS} rounds, {len(bad_cells)} cells wrong"
+    )
+    if wrong or any(races.values()) or bad_cells:
+        sys.exit(1)
+
+
+def _said(found: object) -> list[tuple[str, str]]:
+    kept = []
+    for checked, wrong in found:  # type: ignore[attr-defined]
+        kept.append((checked, wrong))
+        if wrong:
+            print(f"WRONG {wrong}: {checked}")
+    print(f"{len(kept)} combinations of arrangement and engine checked")
+    return kept
+
+
+def _races(runtime: CudaRuntime) -> dict[str, int]:
+    """Races found by engine; the rounds are shared out among them."""
+    engines = engine_names(runtime.facts)
+    races = {engine: count_races(runtime, engine, -(-ROUNDS // len(engines))) for engine in engines}
+    print(f"races by engine: {races}")
+    return races
+
+
+def _matrix(runtime: CudaRuntime, seconds: float) -> list[Cell]:
+    cells = []
+    for cell in measure_matrix(runtime, seconds):
+        cells.append(cell)
+        if cell.wrong:
+            print(f"WRONG BYTES in {cell.wrong} blocks: {cell}")
+    return cells
+
+
+def _rates(choices: Choices) -> dict[str, float]:
+    return {
+        f"{'store' if store else 'load'} {row_nbytes} {engine}": round(rate / 1e9, 3)
+        for (store, row_nbytes, engine), rate in choices.rates.items()
+    }
+
+
+if __name__ == "__main__":
+    main()

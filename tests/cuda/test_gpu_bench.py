@@ -1,0 +1,51 @@
+"""``python -m bench.gpu`` as far as it goes without a GPU: it finds what is wrong, and measures every cell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench.gpu import bandwidth
+from bench.gpu.bandwidth import as_table, measure_matrix, num_cells
+from bench.gpu.correctness import check_arrangements
+from tierstore.benchmark.gpu_copies import CacheShape
+from tierstore.device.copy_engines import engine_names
+from tierstore.testing.caches import ARRANGEMENTS
+from tierstore.testing.sim_gpu import SimGpu
+
+if TYPE_CHECKING:
+    from tierstore.types import Int64Array
+
+
+class TornGpu(SimGpu):
+    """Loses the last byte of each batch."""
+
+    def copy_batch(self, dsts: Int64Array, srcs: Int64Array, nbytes: Int64Array, stream: int) -> None:
+        kept = nbytes.copy()
+        kept[-1] -= 1
+        super().copy_batch(dsts, srcs, kept, stream)
+
+
+def test_every_arrangement_is_right_by_every_engine() -> None:
+    gpu = SimGpu()
+    checked = dict(check_arrangements(gpu))
+    assert len(checked) == 2 * len(ARRANGEMENTS) * len(engine_names(gpu.facts))
+    assert {text: wrong for text, wrong in checked.items() if wrong} == {}
+    assert gpu.num_held == 0
+
+
+def test_a_copy_that_loses_a_byte_is_found() -> None:
+    wrong = {text.rsplit(", ")[-1] for text, found in check_arrangements(TornGpu()) if found}
+    assert wrong == {"batch", "staged"}
+
+
+@pytest.mark.parametrize(("gpu", "num_bad"), [(SimGpu(), 0), (TornGpu(), 8)])
+def test_every_cell_is_measured_and_verified(monkeypatch: pytest.MonkeyPatch, gpu: SimGpu, num_bad: int) -> None:
+    monkeypatch.setattr(bandwidth, "SHAPES", {"small": CacheShape(2, 1, 64), "apart": CacheShape(2, 2, 64, 16)})
+    monkeypatch.setattr(bandwidth, "BATCHES", (2,))
+    cells = list(measure_matrix(gpu, 0.01))
+    assert len(cells) == num_cells(gpu) == 2 * 3 * len(engine_names(gpu.facts))
+    assert sum(cell.wrong > 0 for cell in cells) == num_bad
+    assert all(cell.turns >= 3 and cell.share > 0 for cell in cells)
+    assert as_table(cells).count("\n") == 6
