@@ -15,6 +15,7 @@ from tierstore.handle import NamespaceHandle
 from tierstore.store import Store
 
 if TYPE_CHECKING:
+    from tierstore.advice import LoadAdvice
     from tierstore.config import StoreConfig
     from tierstore.device.base import Device
     from tierstore.disk.base import Disk
@@ -105,6 +106,23 @@ class AsyncNamespaceHandle:
     ) -> None:
         """See `NamespaceHandle.hint`; taken in at once, so there is nothing to await."""
         self.handle.hint(added, removed, session_id=session_id)
+
+    def plan_load(
+        self,
+        hashes: Sequence[bytes] | UInt8Array,
+        *,
+        computed_tokens: int = 0,
+        deadline_seconds: float | None = None,
+        from_tail: bool = False,
+    ) -> LoadAdvice:
+        """See `NamespaceHandle.plan_load`; answered from memory, so there is nothing to await."""
+        return self.handle.plan_load(
+            hashes, computed_tokens=computed_tokens, deadline_seconds=deadline_seconds, from_tail=from_tail
+        )
+
+    def report_prefill(self, *, prefix_tokens: int, num_tokens: int, seconds: float) -> None:
+        """See `NamespaceHandle.report_prefill`."""
+        self.handle.report_prefill(prefix_tokens=prefix_tokens, num_tokens=num_tokens, seconds=seconds)
 
     async def delete(self, hashes: Sequence[bytes] | UInt8Array) -> TransferResult:
         """See `NamespaceHandle.delete`."""

@@ -176,6 +176,7 @@ def _planner(
         cold_seconds=config.prefetch.cold_seconds,
         write_nbytes_per_day=config.ssd.write_budget,
         stall_seconds=config.ssd.stall_seconds,
+        prefill_tokens_per_second=config.prefill.tokens_per_second,
     )
     ssd_nbytes = config.ssd.size if with_ssd else 0
     capacity = min(pool_nbytes // _HOST_BLOCK_NBYTES + ssd_nbytes // _SSD_BLOCK_NBYTES, _ENTRIES_MAX)

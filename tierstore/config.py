@@ -110,6 +110,15 @@ class PrefetchConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefillConfig:
+    """What computing costs an engine."""
+
+    tokens_per_second: int | None = _setting(
+        None, settings.optional(settings.count(1, 1 << 30), "none"), "tokens an engine computes, until it reports it"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceConfig:
     """Where the engine's pages lie."""
 
@@ -131,6 +140,7 @@ class StoreConfig:
     admission: AdmissionConfig = AdmissionConfig()
     links: LinksConfig = LinksConfig()
     prefetch: PrefetchConfig = PrefetchConfig()
+    prefill: PrefillConfig = PrefillConfig()
     device: DeviceConfig = DeviceConfig()
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
+from tierstore.control.loading import LoadRequest
 from tierstore.device.base import Event
 from tierstore.errors import ConfigError, IdentityError
 from tierstore.keys import Namespace, pack_hashes
+from tierstore.transfer import scheduling
 from tierstore.transfer.caller_memory import BlockIds, CallerMemory
 from tierstore.transfer.future import Transfer
 from tierstore.types import HASH_NBYTES, Generation, Presence
 
 if TYPE_CHECKING:
+    from tierstore.advice import LoadAdvice
     from tierstore.store import Store
     from tierstore.types import UInt8Array
 
@@ -168,7 +171,39 @@ class NamespaceHandle:
             IdentityError, ClosedError: Before anything has happened.
         """
         waiting = [(rank, as_hashes(hashes)) for rank, hashes in added]
-        self._store.engine.hint(session_id, self._generation.number, waiting, list(removed))
+        scheduling.hint(self._store.engine, session_id, self._generation.number, waiting, list(removed))
+
+    def plan_load(
+        self,
+        hashes: Sequence[bytes] | UInt8Array,
+        *,
+        computed_tokens: int = 0,
+        deadline_seconds: float | None = None,
+        from_tail: bool = False,
+    ) -> LoadAdvice:
+        """What of a prompt is worth loading, as the links are now, against computing it. Moves nothing for the caller.
+
+        Get blocks [first, stop) of the advice and compute the rest; give the get `recompute_seconds` as its deadline,
+        and no request ends much later than without a store, even where a disk slows down at that moment.
+
+        Args:
+            hashes: All blocks of the prompt.
+            computed_tokens: How many tokens of its head the engine holds itself.
+            deadline_seconds: Load only what can be there by then.
+            from_tail: The engine can load a tail while it computes the head; else what it loads is the head.
+
+        Raises:
+            IdentityError, ClosedError: Before anything has happened.
+        """
+        within = math.inf if deadline_seconds is None else deadline_seconds
+        wanted = LoadRequest(as_hashes(hashes), computed_tokens, within, from_tail)
+        return scheduling.plan_load(self._store.engine, self._generation.number, wanted)
+
+    def report_prefill(self, *, prefix_tokens: int, num_tokens: int, seconds: float) -> None:
+        """Say what computing has taken: `num_tokens` behind `prefix_tokens`. `plan_load` learns from it."""
+        with self._store.engine.planning() as planner:
+            prefill = planner.loading.prefill(self.namespace.fingerprint)
+            prefill.report(prefix_tokens=prefix_tokens, num_tokens=num_tokens, seconds=seconds)
 
     def delete(self, hashes: Sequence[bytes] | UInt8Array) -> Transfer:
         """Make blocks unknown, in this run at once and in later ones once the transfer is done.

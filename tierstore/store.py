@@ -24,6 +24,7 @@ from tierstore.health import Service, TierHealth
 from tierstore.keys import Namespace
 from tierstore.metrics import Metric
 from tierstore.shield import Shield
+from tierstore.transfer import scheduling
 from tierstore.transfer.future import Transfer, TransferResult
 from tierstore.types import PAGE_NBYTES, Generation, TierName
 
@@ -174,7 +175,7 @@ class Store:
 
     def end_session(self, session_id: int) -> None:
         """Forget which requests wait in an engine that has gone; see `NamespaceHandle.hint`. Does not block."""
-        self.engine.end_session(session_id)
+        scheduling.end_session(self.engine, session_id)
 
     def metrics(self) -> dict[str, float]:
         """Every metric now, by its name in Prometheus's form."""

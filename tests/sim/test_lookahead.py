@@ -12,7 +12,7 @@ from tierstore.control.lookahead import hint_slices
 from tierstore.errors import RankError
 from tierstore.metrics import Metric
 from tierstore.testing.engine_world import EngineWorld, chain
-from tierstore.transfer import engine
+from tierstore.transfer import scheduling
 
 if TYPE_CHECKING:
     pass
@@ -77,8 +77,7 @@ def test_a_session_that_ends_takes_its_queue_with_it() -> None:
     world = full_world()
     world.hint([(0, A)], session_id=1)
     world.hint([(0, B)], session_id=2)
-    world.engine.end_session(1)
-    world.check()
+    world.end_session(1)
     world.keep_in_host(chain("new", POOL_BLOCKS - 8))
     assert [world.num_in_host(blocks) for blocks in (A, B)] == [0, 8]
 
@@ -123,7 +122,7 @@ def test_hints_of_a_cleared_namespace_are_passed_over() -> None:
     world = EngineWorld()
     old = world.generations[0]
     world.clear()
-    world.engine.hint(0, old.number, [(0, A)], [])
+    scheduling.hint(world.engine, 0, old.number, [(0, A)], [])
     world.check()
     assert num_waiting_blocks(world) == 0
 
@@ -164,7 +163,7 @@ def test_a_rank_is_of_one_namespace() -> None:
 
 
 def test_long_hints_are_taken_in_and_leave_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((planner, "SLICE_BLOCKS"), (engine, "SLICE_BLOCKS"), (lookahead, "_LEAVE_BLOCKS")):
+    for module, name in ((planner, "SLICE_BLOCKS"), (scheduling, "SLICE_BLOCKS"), (lookahead, "_LEAVE_BLOCKS")):
         monkeypatch.setattr(module, name, 5)
     world = full_world()
     world.hint([(0, A), (1, B[:1]), (2, C)])
@@ -174,7 +173,7 @@ def test_long_hints_are_taken_in_and_leave_in_slices(monkeypatch: pytest.MonkeyP
         assert plan.due
         assert mind.directory.window.num_blocks > 0
     world.hint()
-    world.engine.end_session(0)
+    world.end_session(0)
     assert num_waiting_blocks(world) == 0
 
 

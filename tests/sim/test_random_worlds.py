@@ -20,7 +20,7 @@ from tierstore.metrics import Metric
 from tierstore.policy.admission import AdmitAlways, AdmitSecondHit
 from tierstore.testing.engine_world import EngineWorld, chain
 from tierstore.testing.sim_link import SimLink
-from tierstore.transfer import engine
+from tierstore.transfer import engine, scheduling
 from tierstore.transfer.base import num_outcomes
 from tierstore.transfer.future import Transfer
 from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Job, Outcome, Presence, TierName
@@ -151,8 +151,7 @@ class RandomWorld:
     def hang_up(self) -> None:
         """An engine goes."""
         session_id = self.random.randrange(2)
-        self.world.engine.end_session(session_id)
-        self.world.check()
+        self.world.end_session(session_id)
         self.waiting = [row for row in self.waiting if row[0] != session_id]
 
     def congest(self) -> None:
@@ -201,6 +200,7 @@ def _short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (planner, "SLICE_BLOCKS"),
         (engine, "SLICE_BLOCKS"),
+        (scheduling, "SLICE_BLOCKS"),
         (lookahead, "_LEAVE_BLOCKS"),
         (ssd_room, "_RECLAIM_BLOCKS"),
         (host_room, "_DRAIN_BLOCKS"),

@@ -64,6 +64,7 @@ class Limits:
         cold_seconds: A prefetch evicts only blocks that nobody used for so long.
         write_nbytes_per_day: What write-backs may put on SSD; None for no bound.
         stall_seconds: How long reads from SSD may go without one that ends; 0 for ever.
+        prefill_tokens_per_second: What the engine computes; None until it reports it.
     """
 
     requests_max: int = 1024
@@ -74,6 +75,7 @@ class Limits:
     cold_seconds: float = 30.0
     write_nbytes_per_day: int | None = None
     stall_seconds: float = 10.0
+    prefill_tokens_per_second: float | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -22,12 +22,14 @@ from tierstore.control.flushes import NO_LIFE, Flushes
 from tierstore.control.gets import Gets
 from tierstore.control.host_room import HostRoom
 from tierstore.control.jobs import JobTable
+from tierstore.control.loading import Loading
 from tierstore.control.lookahead import Lookahead
 from tierstore.control.mind import Limits, Mind
 from tierstore.control.outage import Outage
 from tierstore.control.prefetch import Prefetches
 from tierstore.control.puts import Puts
 from tierstore.control.requests import Life, Request, RequestTable
+from tierstore.control.results import Results
 from tierstore.control.ssd_health import SsdHealth
 from tierstore.control.ssd_room import SsdRoom
 from tierstore.control.upkeep import Upkeep
@@ -36,7 +38,6 @@ from tierstore.types import (
     HASH_NBYTES,
     CopyJob,
     CopyResult,
-    DiscardJob,
     Generation,
     Outcome,
     Plan,
@@ -48,6 +49,8 @@ from tierstore.types import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tierstore.advice import LoadAdvice
+    from tierstore.control.loading import LoadRequest
     from tierstore.control.lookahead import Waiting
     from tierstore.control.slabs import SlotAllocator
     from tierstore.metrics import Metrics
@@ -68,6 +71,7 @@ class Planner:
     Attributes:
         catalogue: What is known of blocks.
         health: How far the SSD tier takes part; for doors, which only look.
+        loading: What is worth loading.
 
     Args:
         capacity: Blocks the directory can know.
@@ -100,10 +104,12 @@ class Planner:
         self._puts = Puts(self._mind, self._write_back)
         self._prefetches = Prefetches(self._mind)
         self._lookahead = Lookahead(self._mind)
+        self.loading = Loading(self._mind, limits.prefill_tokens_per_second)
         self._flushes = Flushes(self._mind)
         self._lives: dict[int, Life] = {}
         self._upkeep = Upkeep(self._mind, self._lives)
         self._deletes = Deletes(self._mind, self._upkeep)
+        self._results = Results(self._mind, self._gets, self._puts, self._write_back, self._upkeep)
         self.catalogue = Catalogue(self._mind, self._lives)
         self._requests = RequestTable(limits.requests_max)
         self._outage = Outage(self._mind, self._requests, self._puts.unpark)
@@ -184,6 +190,11 @@ class Planner:
         self._lookahead.pump(plan)
         return self._closed(plan, now)
 
+    def plan_load(self, number: int, places: UInt8Array, wanted: LoadRequest, now: float) -> tuple[LoadAdvice, Plan]:
+        """What is worth loading of blocks that lie in these places, and a probe; see `Loading.consider`."""
+        plan = Plan()
+        return self.loading.consider(self._life(number), places, wanted, plan, now), self._closed(plan, now)
+
     def delete(self, number: int, hashes: UInt8Array) -> Request | None:
         """Open a delete of uint8[n, 32] distinct hashes."""
         return self._requests.open(self._deletes, self._life(number), hashes, priority=Priority.WRITE_BACK)
@@ -224,24 +235,8 @@ class Planner:
         record = mind.jobs.close(result.job_id, fills, job.entries if isinstance(job, CopyJob) else None)
         record.outcomes = result.outcomes
         self._outage.ended(job, result, plan, now)
-        if isinstance(job, CopyJob):
-            mind.count_job(job, result)
-            if job.dst is TierName.DEVICE:
-                self._gets.loaded(record, result.outcomes, plan, now)
-            elif job.src is job.dst:
-                self._upkeep.rewritten(job, result)
-            elif job.src is TierName.DEVICE:
-                self._puts.stored(record, job, result.outcomes, plan, now)
-            elif job.src is TierName.SSD:
-                self._gets.read(record, job, result.outcomes, plan, now)
-            else:
-                self._write_back.written(record, job, result, plan, now)
-        elif isinstance(job, DiscardJob):
-            self._upkeep.discarded(job, result)
-            self._puts.unpark(plan, now)
-        else:
-            self._upkeep.settled(result)
-            mind.wake(record, plan, now)
+        self.loading.rates.ended(job, result, now)
+        self._results.take_in(record, result, plan, now)
         self._flushes.ended(record, plan)
         self._prefetches.pump(plan, now)
         self._lookahead.pump(plan)
@@ -282,6 +277,7 @@ class Planner:
 
     def _closed(self, plan: Plan, now: float) -> Plan:
         self._outage.began(plan, now)
+        self.loading.rates.began(plan.jobs, now)
         for finished in plan.finished:
             self._requests.close(finished.request_id)
         plan.due = self._upkeep.due or self._lookahead.due

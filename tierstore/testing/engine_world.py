@@ -26,6 +26,7 @@ from tierstore.policy.lru import Lru
 from tierstore.testing.clock import SimAlarm, SimClock
 from tierstore.testing.sim_bytes import SimBytes, as_extents, identities
 from tierstore.testing.sim_link import SimLink
+from tierstore.transfer import scheduling
 from tierstore.transfer.engine import Engine
 from tierstore.transfer.links import Links
 from tierstore.types import HASH_NBYTES, PAGE_NBYTES, Generation, Outcome
@@ -151,7 +152,12 @@ class EngineWorld:
         session_id: int = 0,
     ) -> None:
         """Say which requests wait."""
-        self.engine.hint(session_id, self.generations[layout].number, list(added), removed)
+        scheduling.hint(self.engine, session_id, self.generations[layout].number, list(added), removed)
+        self.check()
+
+    def end_session(self, session_id: int) -> None:
+        """An engine goes."""
+        scheduling.end_session(self.engine, session_id)
         self.check()
 
     def flush(self) -> Transfer:

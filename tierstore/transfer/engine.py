@@ -11,14 +11,12 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from tierstore.control.lookahead import hint_slices
 from tierstore.control.planner import SLICE_BLOCKS
 from tierstore.errors import ClosedError
 from tierstore.forks import check_owner
@@ -29,7 +27,6 @@ from tierstore.transfer.timer import Alarm, Timer
 from tierstore.types import Outcome, Usage
 
 if TYPE_CHECKING:
-    from tierstore.control.lookahead import Waiting
     from tierstore.control.planner import Planner
     from tierstore.control.requests import Request
     from tierstore.transfer.caller_memory import CallerMemory
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
+T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 _STALLED_SECONDS = 30.0
@@ -197,24 +195,17 @@ class Engine:
         if deadline < math.inf and not transfer.done():
             self._timer.arm(deadline)
 
-    def hint(self, session_id: int, number: int, added: Sequence[Waiting], removed: Sequence[int]) -> None:
-        """See `Lookahead.hint`; in slices. Never waits for a copy."""
+    def tell(self, decide: Callable[[Planner, float], tuple[T, Plan]]) -> T:
+        """Have the planner take something in or decide it, and carry out what follows. Never waits for a copy."""
         self._check_open()
-        for piece in hint_slices(added, SLICE_BLOCKS):
-            self._tell(partial(self._planner.hint, session_id, number, added=piece, removed=removed))
-            removed = ()
 
-    def end_session(self, session_id: int) -> None:
-        """See `Planner.end_session`; returns once nothing of it counts."""
-        self._tell(partial(self._planner.end_session, session_id))
-
-    def _tell(self, decide: Callable[[float], Plan]) -> None:
-        def tell() -> None:
+        def tell() -> T:
             with self._lock:
-                plan = decide(self._clock())
+                answer, plan = decide(self._planner, self._clock())
             self._run(plan)
+            return answer
 
-        self._shield(tell)
+        return self._shield(tell)
 
     def _run(self, plan: Plan) -> None:
         """Carry a plan out. A job that its link has no room for ends REJECTED at once."""

@@ -1,0 +1,125 @@
+"""How fast each link is now, and what waits in it. Pure; fed by the planner with every job that begins and ends.
+
+A rate is what a link has delivered over its last results, later ones counting more, by the time that passed from
+one to the next while it had anything to do: so it holds whatever slows a job down, be it the disk, other jobs or the
+machine, and needs no model of any of them. Time without a result counts at once, so that a link which stalls is
+seen before its jobs end. The measured seconds of single jobs would say neither how many run at a time nor that
+none ends.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.types import CopyJob, Priority, TierName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tierstore.types import CopyResult, Job
+
+__all__ = ["LinkRate", "LinkRates"]
+
+_KEPT = 0.7
+"""Weight of what is known beside a new result: after a dozen little is left, of however slow a time."""
+
+_PRIOR_SECONDS = 1e-3
+"""How much busy time the rates that are assumed at first stand for."""
+
+_READ_NBYTES_PER_SECOND, _LOAD_NBYTES_PER_SECOND = 1e9, 10e9
+"""Assumed until measured: a modest NVMe disk, a modest copy. The first results correct either."""
+
+
+@dataclass(slots=True)
+class LinkRate:
+    """One link.
+
+    Attributes:
+        nbytes: Delivered, weighted.
+        seconds: The time that took, weighted alike.
+        waiting_nbytes: In jobs that have begun and not ended, by what they are for: gets, and the rest.
+        busy_since: When the link last delivered, or began to have work.
+        delivered_at: When it delivered last.
+    """
+
+    nbytes: float
+    seconds: float = _PRIOR_SECONDS
+    waiting_nbytes: tuple[int, int] = (0, 0)
+    busy_since: float = 0.0
+    delivered_at: float = -math.inf
+
+    def begin(self, nbytes: int, *, for_get: bool, now: float) -> None:
+        """A job waits in the link from now on."""
+        if not any(self.waiting_nbytes):
+            self.busy_since = now
+        self._wait(nbytes, for_get=for_get)
+
+    def end(self, nbytes: int, *, delivered_nbytes: int, for_get: bool, now: float) -> None:
+        """A job has ended; of its bytes so many are good."""
+        elapsed = max(0.0, now - self.busy_since)
+        if elapsed or delivered_nbytes:
+            self.nbytes = self.nbytes * _KEPT + delivered_nbytes
+            self.seconds = self.seconds * _KEPT + elapsed
+        self.busy_since = self.delivered_at = now
+        self._wait(-nbytes, for_get=for_get)
+
+    def _wait(self, nbytes: int, *, for_get: bool) -> None:
+        gets, others = self.waiting_nbytes
+        self.waiting_nbytes = (gets + nbytes, others) if for_get else (gets, others + nbytes)
+
+    def nbytes_per_second(self, now: float) -> float:
+        """What it delivers now; less with every moment in which nothing ends."""
+        stalled = max(0.0, now - self.busy_since) if any(self.waiting_nbytes) else 0.0
+        return self.nbytes * _KEPT / (self.seconds * _KEPT + stalled)
+
+    def seconds_to_deliver(self, nbytes: int | float, now: float, *, others_ahead_nbytes: int) -> float:
+        """How long a get's bytes take from now, behind other gets and what of the rest runs already."""
+        gets, others = self.waiting_nbytes
+        return (gets + min(others, others_ahead_nbytes) + nbytes) / max(1.0, self.nbytes_per_second(now))
+
+
+class LinkRates:
+    """The links that a get needs.
+
+    Attributes:
+        read: From SSD into the host pool.
+        load: From there into the caller's pages.
+    """
+
+    def __init__(self) -> None:
+        self.read = LinkRate(_READ_NBYTES_PER_SECOND * _PRIOR_SECONDS)
+        self.load = LinkRate(_LOAD_NBYTES_PER_SECOND * _PRIOR_SECONDS)
+
+    def _of(self, job: Job) -> LinkRate | None:
+        if not isinstance(job, CopyJob):
+            return None
+        if job.dst is TierName.HOST and job.src is TierName.SSD:
+            return self.read
+        return self.load if job.dst is TierName.DEVICE else None
+
+    def began(self, jobs: Iterable[Job], now: float) -> None:
+        """Jobs have been planned."""
+        for job in jobs:
+            rate = self._of(job)
+            if rate is not None:
+                assert isinstance(job, CopyJob)
+                nbytes = len(job) * job.generation.layout.block_nbytes
+                rate.begin(nbytes, for_get=job.priority is Priority.GET, now=now)
+
+    def ended(self, job: Job, result: CopyResult, now: float) -> None:
+        """A job has ended."""
+        rate = self._of(job)
+        if rate is not None:
+            assert isinstance(job, CopyJob)
+            block_nbytes = job.generation.layout.block_nbytes
+            num_good = len(job) - int(np.count_nonzero(result.outcomes))
+            rate.end(
+                len(job) * block_nbytes,
+                delivered_nbytes=num_good * block_nbytes,
+                for_get=job.priority is Priority.GET,
+                now=now,
+            )

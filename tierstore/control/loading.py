@@ -1,0 +1,186 @@
+"""Load or recompute: which blocks of a prompt are worth bringing back, as links and engine are now. Pure.
+
+    advise: blocks by where they lie, bytes over the measured rate of each link and what waits in it, against what
+            computing the same tokens takes; the best head to load, or the best tail while the head is computed
+    probe:  what is left on a slow SSD is not read, so nothing would tell when it is fast again: now and then a few
+            blocks are read behind everything else, for the rate alone
+
+A plan of which no block is loaded is always among those compared, so that no request is predicted to end later
+than without a store. Part of the planner; called by the engine under its lock.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.advice import LoadAdvice, Place
+from tierstore.control.entry import State
+from tierstore.control.index import as_keys
+from tierstore.control.link_rates import LinkRates
+from tierstore.control.mind import NO_REQUEST
+from tierstore.control.prefill import PrefillCost
+from tierstore.control.requests import new_request
+from tierstore.types import Priority
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tierstore.control.jobs import JobRecord
+    from tierstore.control.mind import Mind
+    from tierstore.control.requests import Life, Request
+    from tierstore.types import Int64Array, Outcome, Plan, UInt8Array
+
+__all__ = ["LoadRequest", "Loading"]
+
+_PROBE_SECONDS = 0.5
+"""An SSD that nothing was read from for so long is probed when a request would like to read from it."""
+
+_PROBE_NBYTES = 1 << 20
+_PROBE_BLOCKS_MAX = 8
+_LAST_TURN = 1 << 40
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadRequest:
+    """A prompt that an engine is about to serve.
+
+    Attributes:
+        hashes: uint8[n, 32] of its blocks, in prefix order.
+        computed_tokens: How many tokens of its head the engine holds itself.
+        within: Seconds that loading may take.
+        from_tail: The engine can load a tail while it computes the head; else what it loads is the head.
+    """
+
+    hashes: UInt8Array
+    computed_tokens: int = 0
+    within: float = math.inf
+    from_tail: bool = False
+
+
+class Loading:
+    """What a request should load.
+
+    Args:
+        mind: Shared with the stories.
+        tokens_per_second: What engines compute, where they have not reported better; None where that is unknown.
+
+    Attributes:
+        rates: Of the links; the planner feeds it.
+    """
+
+    verb = ""
+
+    def __init__(self, mind: Mind, tokens_per_second: float | None) -> None:
+        self._mind = mind
+        self.rates = LinkRates()
+        self._tokens_per_second = tokens_per_second
+        self._prefill: dict[bytes, PrefillCost] = {}
+
+    def prefill(self, fingerprint: bytes) -> PrefillCost:
+        """What computing costs in one namespace."""
+        return self._prefill.setdefault(fingerprint, PrefillCost(self._tokens_per_second))
+
+    def places(self, number: int, hashes: UInt8Array) -> UInt8Array:
+        """`Place` of each block, given uint8[n, 32] of one slice."""
+        mind = self._mind
+        entries = mind.directory.find(number, as_keys(hashes))
+        host, ssd = mind.states(entries)
+        places = np.full(len(hashes), Place.NOWHERE, np.uint8)
+        places[ssd == State.READY] = Place.SSD
+        places[host == State.FILLING] = Place.UNDER_WAY
+        places[host == State.READY] = Place.HOST
+        places[~mind.usable(entries, host, ssd)] = Place.NOWHERE
+        return places
+
+    def consider(self, life: Life, places: UInt8Array, wanted: LoadRequest, plan: Plan, now: float) -> LoadAdvice:
+        """What is worth loading of blocks that lie in these uint8[n] places; plans a probe where it wants one."""
+        held = places != Place.NOWHERE
+        leading = len(held) if held.all() else int(held.argmin())
+        block_tokens = life.generation.layout.block_tokens
+        first = min(leading, wanted.computed_tokens // block_tokens)
+        cuts = np.arange(leading - first + 1)
+        seconds = _LoadSeconds(places[first:leading], life.block_nbytes, self.rates, now, self._reads_ahead_nbytes)
+        start, stop = np.zeros_like(cuts), cuts
+        if wanted.from_tail:
+            start, stop = cuts, np.full_like(cuts, cuts[-1])
+        load = seconds.between(start, stop)
+        prefill = self.prefill(life.generation.fingerprint)
+        if not prefill.known:
+            best = int((load <= wanted.within).nonzero()[0][0 if wanted.from_tail else -1])
+            advice = LoadAdvice(leading, first + int(start[best]), first + int(stop[best]), float(load[best]), None)
+        else:
+            compute = prefill.seconds_until(np.maximum((first + cuts) * block_tokens, wanted.computed_tokens))
+            compute -= compute[0]
+            possible = np.where(load <= wanted.within, load, np.inf)
+            total = np.maximum(possible, compute) if wanted.from_tail else possible + (compute[-1] - compute)
+            best = len(total) - 1 - int(total[::-1].argmin())
+            saved = float(compute[stop[best]] - compute[start[best]])
+            advice = LoadAdvice(leading, first + int(start[best]), first + int(stop[best]), float(load[best]), saved)
+        left = np.concatenate([wanted.hashes[first : advice.first], wanted.hashes[advice.stop : leading]])
+        if len(left):
+            self._probe(life, left, plan, now)
+        return advice
+
+    @property
+    def _reads_ahead_nbytes(self) -> int:
+        """What reads that are not for gets may be under way when a get's read comes."""
+        return self._mind.limits.read_threads * self._mind.limits.read_batch_nbytes
+
+    def _probe(self, life: Life, left: UInt8Array, plan: Plan, now: float) -> None:
+        """Read a few blocks that a request would not wait for, where nothing has been read for a while."""
+        mind, read = self._mind, self.rates.read
+        if mind.ssd is None or any(read.waiting_nbytes) or now - read.delivered_at < _PROBE_SECONDS:
+            return
+        request = new_request(NO_REQUEST, self, life, left[:_PROBE_BLOCKS_MAX], priority=Priority.PREFETCH)
+        entries = mind.directory.find(life.number, request.keys)
+        host, ssd = mind.states(entries)
+        positions = ((host == State.ABSENT) & (ssd == State.READY)).nonzero()[0]
+        positions = positions[: max(1, _PROBE_NBYTES // life.block_nbytes)]
+        pages = mind.host.take(life.slot_class, len(positions), after_turn=_LAST_TURN)
+        positions = positions[: len(pages)]
+        if len(positions):
+            request.entries[positions] = entries[positions]
+            mind.host.occupy(entries[positions], pages)
+            mind.prefetch_inflight_nbytes += len(positions) * life.block_nbytes
+            mind.read_jobs(request, positions, Priority.PREFETCH, plan)
+
+    def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
+        """A probe is planned as a whole."""
+
+    def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
+        """Nobody waits for a probe."""
+
+    def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
+        """Nobody waits for a probe."""
+
+
+class _LoadSeconds:
+    """How long it takes to bring blocks into the caller's pages, from some cut between them to another."""
+
+    def __init__(
+        self, places: UInt8Array, block_nbytes: int, rates: LinkRates, now: float, others_ahead_nbytes: int
+    ) -> None:
+        read, load = rates.read, rates.load
+        self._read_wait = read.seconds_to_deliver(0, now, others_ahead_nbytes=others_ahead_nbytes)
+        self._load_wait = load.seconds_to_deliver(0, now, others_ahead_nbytes=0)
+        self._reads = _running(places == Place.SSD) * float(block_nbytes / max(1.0, read.nbytes_per_second(now)))
+        self._waits = _running((places == Place.SSD) | (places == Place.UNDER_WAY))
+        self._load_block = block_nbytes / max(1.0, load.nbytes_per_second(now))
+
+    def between(self, start: Int64Array, stop: Int64Array) -> NDArray[np.float64]:
+        """Seconds to load the blocks between each two cuts; nothing for none."""
+        seconds = self._load_block * (stop - start).astype(np.float64)
+        seconds += self._reads[stop] - self._reads[start]
+        seconds[self._waits[stop] > self._waits[start]] += self._read_wait
+        seconds[stop > start] += self._load_wait
+        return seconds
+
+
+def _running(chosen: NDArray[np.bool_]) -> Int64Array:
+    """How many are chosen before each cut."""
+    counts: Int64Array = np.concatenate([[0], np.cumsum(chosen)])
+    return counts

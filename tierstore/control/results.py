@@ -1,0 +1,54 @@
+"""Which story goes on when a job has ended. Pure; part of the planner, which closes the job first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tierstore.types import CopyJob, DiscardJob, TierName
+
+if TYPE_CHECKING:
+    from tierstore.control.gets import Gets
+    from tierstore.control.jobs import JobRecord
+    from tierstore.control.mind import Mind
+    from tierstore.control.puts import Puts
+    from tierstore.control.upkeep import Upkeep
+    from tierstore.control.write_back import WriteBack
+    from tierstore.types import CopyResult, Plan
+
+__all__ = ["Results"]
+
+
+class Results:
+    """The stories, by the jobs that serve them."""
+
+    def __init__(self, mind: Mind, gets: Gets, puts: Puts, write_back: WriteBack, upkeep: Upkeep) -> None:
+        self._mind = mind
+        self._gets = gets
+        self._puts = puts
+        self._write_back = write_back
+        self._upkeep = upkeep
+
+    def take_in(self, record: JobRecord, result: CopyResult, plan: Plan, now: float) -> None:
+        """Go on from how a job ended."""
+        job = record.job
+        if isinstance(job, CopyJob):
+            self._mind.count_job(job, result)
+            self._copied(record, job, result, plan, now)
+        elif isinstance(job, DiscardJob):
+            self._upkeep.discarded(job, result)
+            self._puts.unpark(plan, now)
+        else:
+            self._upkeep.settled(result)
+            self._mind.wake(record, plan, now)
+
+    def _copied(self, record: JobRecord, job: CopyJob, result: CopyResult, plan: Plan, now: float) -> None:
+        if job.dst is TierName.DEVICE:
+            self._gets.loaded(record, result.outcomes, plan, now)
+        elif job.src is job.dst:
+            self._upkeep.rewritten(job, result)
+        elif job.src is TierName.DEVICE:
+            self._puts.stored(record, job, result.outcomes, plan, now)
+        elif job.src is TierName.SSD:
+            self._gets.read(record, job, result.outcomes, plan, now)
+        else:
+            self._write_back.written(record, job, result, plan, now)
