@@ -32,6 +32,9 @@ class Flushes:
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
         """Begin: note what is in flight."""
         request.opened = request.stop
+        if self._mind.health.writes_stalled:
+            self._end(request, Outcome.IO_ERROR, plan)
+            return
         jobs = {record.job.job_id for record in self._mind.jobs.records() if self._matters(record.job)}
         self._waiting.append((request, jobs))
         self._sync_if_quiet(plan)
@@ -58,8 +61,8 @@ class Flushes:
         quiet = [request for request, jobs in self._waiting if not jobs and not request.done]
         self._waiting = [(request, jobs) for request, jobs in self._waiting if jobs and not request.done]
         for request in quiet:
-            if self._mind.ssd is None or self._mind.health.writes_stalled:
-                self._end(request, Outcome.OK if self._mind.ssd is None else Outcome.IO_ERROR, plan)
+            if self._mind.ssd is None:
+                self._end(request, Outcome.OK, plan)
             else:
                 self._mind.sync_job(request, plan)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.control.directory import PREFETCHED
+from tierstore.control.directory import PREFETCHED, UNREADABLE
 from tierstore.control.entry import State
 from tierstore.metrics import Metric
 from tierstore.types import Extents, Outcome, Priority, TierName
@@ -45,7 +45,7 @@ class Gets:
         mind, lo, life = self._mind, request.opened, request.life
         entries = mind.directory.find(life.number, request.keys[lo:hi])
         host, ssd = mind.states(entries)
-        usable = (host == State.READY) | (host == State.FILLING) | (ssd == State.READY)
+        usable = mind.usable(entries, host, ssd)
         run = hi - lo if usable.all() else int(usable.argmin())
         ready = (host[:run] == State.READY).nonzero()[0]
         if len(ready):
@@ -120,7 +120,9 @@ class Gets:
             self._count_useful(entries[wanted])
         if not came.all():
             lost = positions[~came]
-            request.outcomes[lost] = record.losses(request.entries[lost])
+            losses = record.losses(request.entries[lost])
+            told = (losses == Outcome.CANCELLED) & (lost >= request.stop)  # withdrawn because nobody wants it any more
+            request.outcomes[lost[~told]] = losses[~told]
             self._stop_at(request, int(lost.min()))
         self._advance(request, plan)
 
@@ -159,7 +161,6 @@ class Gets:
         if job.priority is Priority.PREFETCH:
             mind.directory.flags[good] |= PREFETCHED
             mind.prefetch_inflight_nbytes -= len(entries) * life.block_nbytes
-        corrupt = entries[outcomes == Outcome.CORRUPT]
         mind.wake(record, plan, now)
         assert isinstance(job.src_locations, Extents), f"job {job.job_id} does not read from SSD"
         mind.ssd.unpin(entries, job.src_locations.file)
@@ -167,8 +168,16 @@ class Gets:
         if len(good) < len(entries):
             mind.host.failed(life.slot_class, bad)
             mind.host.unpin(life.slot_class, entries[gone])
-            mind.ssd.discard(corrupt[mind.directory.ssd.state[corrupt] == State.READY])
+            lost = entries[(outcomes == Outcome.CORRUPT) | self._unreadable(entries, outcomes)]
+            mind.ssd.discard(lost[mind.directory.ssd.state[lost] == State.READY])
             mind.directory.release(entries)
+
+    def _unreadable(self, entries: Int32Array, outcomes: UInt8Array) -> NDArray[np.bool_]:
+        """Which blocks a disk that is well has not given for the second time; to be written again elsewhere."""
+        flags, failed = self._mind.directory.flags, outcomes == Outcome.IO_ERROR
+        again: NDArray[np.bool_] = failed & (flags[entries] & UNREADABLE > 0) & self._mind.health.reads_well
+        flags[entries[failed]] |= UNREADABLE
+        return again
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
         """Load what is ready behind the frontier, want nothing more; withdraw reads that nobody else waits for."""

@@ -41,8 +41,9 @@ class Outage:
         self._service = Service.SERVING
         self._stalled = False
 
-    def began(self, plan: Plan, now: float) -> None:
-        """A plan is about to be carried out."""
+    def follow(self, plan: Plan, now: float) -> None:
+        """Add to a plan that is about to be carried out what follows from what has changed."""
+        self._heed(plan, now)
         for job in plan.jobs:
             if _is_of_ssd(job):
                 self._mind.health.began(job, now)
@@ -50,8 +51,8 @@ class Outage:
         self._mind.health.notices.clear()
         plan.expire_at = self._mind.health.next_deadline()
 
-    def ended(self, job: Job, result: CopyResult, plan: Plan, now: float) -> None:
-        """A job of any link has ended; its record is closed, and nothing has followed from it yet."""
+    def ended(self, job: Job, result: CopyResult, now: float) -> None:
+        """A job of any link has ended, and nothing has followed from it yet."""
         health = self._mind.health
         if isinstance(job, ProbeJob):
             health.probed(result, now)
@@ -60,12 +61,10 @@ class Outage:
             health.ended(job, result, now)
             if isinstance(job, DiscardJob):
                 health.hasten(now)
-        self._heed(plan, now)
 
     def expire(self, plan: Plan, now: float) -> None:
         """Find what has stalled, probe what is off."""
         self._mind.health.look(now)
-        self._heed(plan, now)
         if self._mind.health.take_probe(now):
             job = ProbeJob(self._mind.jobs.next_id())
             self._mind.jobs.open(JobRecord(job))

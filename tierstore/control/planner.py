@@ -234,7 +234,7 @@ class Planner:
         fills = job.dst if isinstance(job, CopyJob) and job.dst not in (TierName.DEVICE, job.src) else None
         record = mind.jobs.close(result.job_id, fills, job.entries if isinstance(job, CopyJob) else None)
         record.outcomes = result.outcomes
-        self._outage.ended(job, result, plan, now)
+        self._outage.ended(job, result, now)
         self.loading.rates.ended(job, result, now)
         self._results.take_in(record, result, plan, now)
         self._flushes.ended(record, plan)
@@ -276,7 +276,7 @@ class Planner:
         return self._closed(plan, now), more
 
     def _closed(self, plan: Plan, now: float) -> Plan:
-        self._outage.began(plan, now)
+        self._outage.follow(plan, now)
         self.loading.rates.began(plan.jobs, now)
         for finished in plan.finished:
             self._requests.close(finished.request_id)

@@ -134,7 +134,8 @@ class SsdHealth:
         """A job has ended, or was withdrawn or refused before it began."""
         way = self._way(job)
         way.under_way -= 1
-        if not result.seconds and np.isin(result.outcomes, (Outcome.CANCELLED, Outcome.REJECTED)).all():
+        began = result.seconds > 0 or result.fault is not None
+        if not began and np.isin(result.outcomes, (Outcome.CANCELLED, Outcome.REJECTED)).all():
             return
         way.moved(now)
         nbytes = len(job) * job.generation.layout.block_nbytes if isinstance(job, CopyJob) else 0

@@ -7,6 +7,7 @@ thread. What moves is the affair of a medium, which is told when a job is taken 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from tierstore.transfer.base import num_outcomes
 from tierstore.types import Outcome
 
 if TYPE_CHECKING:
+    from tierstore.health import Fault
     from tierstore.transfer.base import Done
     from tierstore.types import CopyResult, Job, JobId, UInt8Array
 
@@ -77,8 +79,22 @@ class SimLink:
             self._on_taken()
         return True
 
-    def end(self, job: Job | None = None, outcomes: Outcome | Sequence[Outcome] = Outcome.OK) -> None:
-        """Answer a job, the oldest where none is named: one outcome for all of its blocks, or one a block."""
+    def end(
+        self,
+        job: Job | None = None,
+        outcomes: Outcome | Sequence[Outcome] = Outcome.OK,
+        *,
+        fault: Fault | None = None,
+        seconds: float = 0.0,
+    ) -> None:
+        """Answer a job, the oldest where none is named: one outcome for all of its blocks, or one a block.
+
+        Args:
+            job: Which.
+            outcomes: How it ended.
+            fault: What the medium said, if it failed.
+            seconds: How long it took.
+        """
         assert self.jobs, "no job waits in this link"
         job = self.jobs[0] if job is None else job
         self.jobs.remove(job)
@@ -87,7 +103,8 @@ class SimLink:
         count = num_outcomes(job)
         codes = np.full(count, outcomes) if isinstance(outcomes, Outcome) else np.array(outcomes)
         assert len(codes) == count, f"{len(codes)} outcomes for {count} blocks"
-        self._done.pop(job.job_id)(self._medium.end(job, codes.astype(np.uint8)))
+        result = replace(self._medium.end(job, codes.astype(np.uint8)), fault=fault, seconds=seconds)
+        self._done.pop(job.job_id)(result)
         if self._on_ended is not None:
             self._on_ended()
 
