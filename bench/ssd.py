@@ -11,32 +11,24 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numcodecs import LZ4, Shuffle
 
+from bench.codec import LAYOUTS, as_rates, codec_lines, gaussian, measure_codec, rates_text, ratio_text
 from bench.ssd_ours import Link, ThroughStore
 from bench.ssd_subjects import FilePerBlock, PlainFile, Subject, Work, ZarrShard
 from tierstore.benchmark.machine import describe_machine
-from tierstore.codec.lz4 import Lz4Codec
-from tierstore.layout import KVLayout
 from tierstore.settings import format_size
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
 
-LAYOUTS = [KVLayout.attention(layers=layers, kv_heads=8, head_size=128, block_tokens=16) for layers in (4, 32)]
-"""Blocks of 256 KiB and of 2 MiB."""
-
 CALL_NBYTES = 128 << 20
 ROUNDS_MIN = 3
-CODEC_BLOCKS_NBYTES = 32 << 20
 
 SUBJECTS: dict[str, type[Subject]] = {
     "plain file": PlainFile,
@@ -78,14 +70,6 @@ def main() -> None:
             Path(options.json).write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     if options.plot:
         draw(options.plot, rows)
-
-
-def gaussian(shape: tuple[int, int], seed: int) -> UInt8Array:
-    """uint8[n, nbytes]: normal numbers, rounded to bfloat16."""
-    numbers = np.random.default_rng(seed).standard_normal((shape[0], shape[1] // 2), dtype=np.float32).view(np.uint32)
-    numbers += 0x7FFF + (numbers >> 16 & 1)
-    numbers >>= 16
-    return numbers.astype("<u2").view(np.uint8)
 
 
 def measure(folder: Path, work: Work, seconds: float) -> list[dict[str, object]]:
@@ -140,44 +124,6 @@ def take_turn(name: str, folder: Path, work: Work, expected: UInt8Array) -> tupl
         shutil.rmtree(folder)
 
 
-def measure_codec(layout: KVLayout) -> dict[str, object]:
-    """Our codec and numcodecs' two, block by block in turns, in one thread; the format is the same."""
-    ours, shuffle, theirs, item_nbytes = Lz4Codec(), Shuffle(layout.item_nbytes), LZ4(), layout.item_nbytes
-    blocks = gaussian((CODEC_BLOCKS_NBYTES // layout.block_nbytes, layout.block_nbytes), seed=1)
-    buffer = memoryview(bytearray(ours.max_encoded_nbytes(layout.block_nbytes)))
-    decoded = memoryview(bytearray(layout.block_nbytes))
-    seconds: dict[str, list[float]] = {name: [] for name in ("encode", "encode_theirs", "decode", "decode_theirs")}
-    encoded_nbytes = reference_nbytes = 0
-    for block in blocks:
-        marks = [time.perf_counter()]
-        nbytes = ours.encode(block.data, buffer, item_nbytes=item_nbytes)
-        marks.append(time.perf_counter())
-        reference = theirs.encode(shuffle.encode(block))
-        marks.append(time.perf_counter())
-        ours.decode(buffer[:nbytes], decoded, item_nbytes=item_nbytes)
-        marks.append(time.perf_counter())
-        back = shuffle.decode(theirs.decode(reference))
-        marks.append(time.perf_counter())
-        crossed = shuffle.decode(theirs.decode(bytes(buffer[:nbytes])))
-        assert np.array_equal(crossed, block), "numcodecs does not decode what our codec encoded"
-        assert decoded == block.data, "our codec gave back other bytes"
-        assert np.array_equal(back, block), "numcodecs gave back other bytes"
-        encoded_nbytes += nbytes
-        reference_nbytes += len(reference)
-        for name, (start, stop) in zip(seconds, pairwise(marks), strict=True):
-            seconds[name].append(stop - start)
-    rates = {
-        name: as_rates([layout.block_nbytes / 1e9 / taken for taken in every[1:]]) for name, every in seconds.items()
-    }
-    ratios = {"ratio": blocks.nbytes / encoded_nbytes, "ratio_theirs": blocks.nbytes / reference_nbytes}
-    return {"block_nbytes": layout.block_nbytes, **ratios, **rates}
-
-
-def as_rates(rates: Sequence[float]) -> dict[str, float]:
-    """Median and spread, in GB/s."""
-    return {"median": statistics.median(rates), "least": min(rates), "most": max(rates)}
-
-
 def as_markdown(
     command: str,
     machine: dict[str, object],
@@ -204,30 +150,11 @@ def as_markdown(
     ]
     lines += [
         f"| {format_size(int(str(row['block_nbytes'])))} | {row['codec']} | {row['subject']} "
-        f"| {_cell(row['write'])} | {_cell(row['read'])} | {_ratio(row['ratio'])} | {row['rounds']} |"
+        f"| {rates_text(row['write'])} | {rates_text(row['read'])} | {ratio_text(row['ratio'])} | {row['rounds']} |"
         for row in rows
     ]
-    lines += [
-        "",
-        "One thread encoding and decoding, block by block in turns with numcodecs' Shuffle and LZ4 (same format):",
-        "",
-        "| block | ratio | numcodecs | encode | numcodecs | decode | numcodecs |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in codecs:
-        cells = [_cell(row[name]) for name in ("encode", "encode_theirs", "decode", "decode_theirs")]
-        ratios = [_ratio(row[name]) for name in ("ratio", "ratio_theirs")]
-        lines.append(f"| {format_size(int(str(row['block_nbytes'])))} | {' | '.join([*ratios, *cells])} |")
+    lines += ["", *codec_lines(codecs)]
     return "\n".join(lines) + "\n"
-
-
-def _ratio(ratio: object) -> str:
-    return f"{ratio:.3f}" if isinstance(ratio, float) else "–"
-
-
-def _cell(rates: object) -> str:
-    assert isinstance(rates, dict)
-    return f"{rates['median']:.2f} [{rates['least']:.2f} … {rates['most']:.2f}]"
 
 
 def draw(path: Path, rows: Sequence[dict[str, object]]) -> None:
