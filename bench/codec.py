@@ -98,7 +98,7 @@ class Theirs:
 def measure_codec(layout: KVLayout) -> dict[str, object]:
     """One row of the table. Who is first changes with each block: the second one finds a fuller cache."""
     blocks = gaussian((CODEC_BLOCKS_NBYTES // layout.block_nbytes, layout.block_nbytes), seed=1)
-    subjects = {"": Ours(layout), "_theirs": Theirs(layout)}
+    subjects: dict[str, Ours | Theirs] = {"": Ours(layout), "_theirs": Theirs(layout)}
     nbytes = dict.fromkeys(subjects, 0)
     rates: dict[str, list[float]] = {f"{verb}{whose}": [] for verb in ("encode", "decode") for whose in subjects}
 
