@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from tierstore.control.loading import LoadRequest
-from tierstore.device.base import Event
 from tierstore.errors import ConfigError, IdentityError
 from tierstore.keys import Namespace, pack_hashes
 from tierstore.transfer import scheduling
@@ -34,7 +33,7 @@ class GetOptions(TypedDict, total=False):
     """Keywords of `NamespaceHandle.get`."""
 
     block_ids: BlockIds | None
-    after: Event | Sequence[Event] | None
+    after: object
     deadline_seconds: float | None
 
 
@@ -75,7 +74,7 @@ class NamespaceHandle:
         block_ids: BlockIds | None = None,
         parent: bytes = _NO_PARENT,
         durable: bool = False,
-        after: Event | Sequence[Event] | None = None,
+        after: object = None,
         deadline_seconds: float | None = None,
     ) -> Transfer:
         """Store blocks. Done when they are readable; with `durable`, when they are on disk and synced.
@@ -86,7 +85,8 @@ class NamespaceHandle:
             block_ids: The row of each block in the buffers; None where block i is row i.
             parent: Hash of the block before the first; zeros at the start of a chain.
             durable: Wait for the disk. REJECTED where there is no SSD tier.
-            after: Copy only after this event of the device.
+            after: Copy only after this event, of the store or of the framework whose tensors these are, such as a
+                ``torch.cuda.Event``. None: after what the calling thread has enqueued on the device so far.
             deadline_seconds: End by then.
 
         Raises:
@@ -110,7 +110,7 @@ class NamespaceHandle:
         buffers: object,
         *,
         block_ids: BlockIds | None = None,
-        after: Event | Sequence[Event] | None = None,
+        after: object = None,
         deadline_seconds: float | None = None,
     ) -> Transfer:
         """Load the longest prefix there is; `leading` of the result says how long. Rows behind it are not written.
@@ -120,7 +120,7 @@ class NamespaceHandle:
             buffers: Where to.
             block_ids: The place of each block in the cache, or of each row of ids that it was bound with a sequence of
                 them; None where block i is row i.
-            after: Copy only after this event; or after one event for each page group of the cache, each group alone.
+            after: As for `put`; or one event for each page group of the cache, which holds that group alone.
             deadline_seconds: Load what is ready by then, and no more.
 
         Raises:
@@ -242,12 +242,14 @@ class NamespaceHandle:
         keys: UInt8Array,
         buffers: object,
         block_ids: BlockIds | None,
-        after: Event | Sequence[Event] | None,
+        after: object,
         *,
         written: bool,
     ) -> CallerMemory:
         kv = self._store.bind(buffers, self.namespace.layout)
-        return CallerMemory.check(kv, len(keys), block_ids, after, written=written)
+        given = after if isinstance(after, Sequence) else [after]
+        events = [event for event in map(self._store.device.as_event, given) if event is not None]
+        return CallerMemory.check(kv, len(keys), block_ids, events, written=written)
 
 
 def as_hashes(hashes: Sequence[bytes] | UInt8Array) -> UInt8Array:

@@ -146,6 +146,11 @@ class Store:
         """The host pool's memory; for those who measure."""
         return self._house.pool
 
+    @property
+    def device(self) -> Device:
+        """Whose caches are copied."""
+        return self._house.device
+
     def bind(self, buffers: object, layout: KVLayout) -> PagedKV:
         """A caller's cache, bound for this layout already, or its plain buffers as one.
 
@@ -160,7 +165,7 @@ class Store:
             kv.check_in_place()
         else:
             kv = bind_rows(buffers, layout.block_nbytes, layout.dtype)
-        memory = self._house.device.memory
+        memory = self.device.memory
         if kv.memory != memory:
             raise DeviceError(f"{kv.tensors[0]} is on {kv.memory}; the store's device copies memory of {memory}")
         return kv

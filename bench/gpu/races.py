@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from bench.gpu.correctness import device_by
+from tierstore.device.cuda_stream import AdoptedEvent
 from tierstore.device.paging import bind_rows, slot_nbytes
 from tierstore.tiers.host_pool import HostPool
 from tierstore.types import PAGE_NBYTES
@@ -56,14 +57,14 @@ def count_races(runtime: CudaRuntime, engine: str, rounds: int) -> int:
                     torch.cuda._sleep(dice.randrange(CYCLES_MAX))
                     page.fill_(mine)
                 computed = compute.record_event()
-            device.store(pool.view, slots, kv, block_ids, store, after=[device.adopt(computed)])
+            device.store(pool.view, slots, kv, block_ids, store, after=[AdoptedEvent(computed)])
             done = store.record()
             with torch.cuda.stream(compute):
                 torch.cuda._sleep(dice.randrange(CYCLES_MAX))
                 before = [page.max() for page in pages] + [page.min() for page in pages]  # a step that still reads
                 read = compute.record_event()
             load.wait(done)
-            events = device.load(pool.view, incoming, kv, block_ids, load, after=[device.adopt(read)])
+            events = device.load(pool.view, incoming, kv, block_ids, load, after=[AdoptedEvent(read)])
             after = []
             with torch.cuda.stream(compute):
                 for page, event in zip(pages, events, strict=True):  # the next step, layer by layer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tierstore import KVLayout, Namespace, Store, chain_hashes, registry
+from tierstore import KVLayout, Namespace, Store, chain_hashes
 from tierstore.device import calibration
 from tierstore.device.calibration import Choices
 from tierstore.device.cuda_device import CudaDevice
-from tierstore.device.cuda_stream import CudaEvent
+from tierstore.device.cuda_stream import AdoptedEvent, CudaEvent
 from tierstore.device.paging import bind_rows
 from tierstore.errors import DeviceError
+from tierstore.testing.contracts.device import Gate
 from tierstore.testing.sim_gpu import SimGpu
 from tierstore.types import PAGE_NBYTES, Outcome
 
@@ -98,9 +99,35 @@ def test_the_first_pool_is_measured_and_no_other(monkeypatch: pytest.MonkeyPatch
     assert gpu.num_held == 0
 
 
-def test_an_event_of_another_device_is_refused(world: World) -> None:
-    with pytest.raises(DeviceError, match=r"event of cuda:1 cannot order copies of cpu"):
-        world.device.adopt(SimpleNamespace(device="cuda:1"))
+@pytest.mark.parametrize(
+    ("device", "named"), [("cuda:1", "event of cuda:1 cannot order copies of cpu"), (None, "never recorded")]
+)
+def test_an_event_that_cannot_order_copies_is_refused(world: World, device: str | None, named: str) -> None:
+    with pytest.raises(DeviceError, match=named):
+        world.device.as_event(SimpleNamespace(device=device, cuda_event=7))
+
+
+def test_an_event_of_torch_becomes_one_of_the_store_and_others_stay(world: World) -> None:
+    adopted = world.device.as_event(SimpleNamespace(device="cpu", cuda_event=7))
+    assert isinstance(adopted, AdoptedEvent)
+    assert adopted.handle == 7
+    event = world.stream.record()
+    assert world.device.as_event(event) is event
+
+
+@pytest.mark.parametrize("verb", ["put", "get"])
+def test_a_verb_without_an_event_waits_for_what_its_thread_has_enqueued(verb: str) -> None:
+    gpu, gate = SimGpu(), Gate()
+    hashes, rows = chain_hashes(range(32), 16), np.ones((2, 64), np.uint8)
+    with Store(host_size="1 MiB", ssd_size=0, device=CudaDevice(gpu, Choices(gpu.facts, {}))) as store:
+        kv = store.namespace(Namespace(model="simulated", layout=KVLayout.opaque(block_nbytes=64)))
+        if verb == "get":
+            kv.put(hashes, rows).result(WAIT_SECONDS)
+        gpu.present = gate
+        transfer = kv.put(hashes, rows) if verb == "put" else kv.get(hashes, rows)
+        assert not transfer.done()
+        gate.open()
+        assert transfer.result(WAIT_SECONDS).leading == 2
 
 
 @pytest.mark.parametrize("fail_at", range(6))
@@ -127,14 +154,13 @@ def test_a_fault_of_ours_midway_answers_everyone_who_waits(world: World, monkeyp
 
 
 @pytest.mark.parametrize("reaches_host", [True, False])
-def test_a_whole_store_runs_on_it(monkeypatch: pytest.MonkeyPatch, reaches_host: bool) -> None:
+def test_a_whole_store_runs_on_it(reaches_host: bool) -> None:
     gpu = SimGpu(seed=7, facts=replace(SimGpu().facts, reaches_host=reaches_host))
-    monkeypatch.setattr(registry, "load", _loading(gpu, registry.load))
     layout = KVLayout.attention(layers=3, kv_heads=2, head_size=12, block_tokens=8)
     hashes = chain_hashes(range(8 * 40), 8)
     random = np.random.default_rng(3)
     pages = [random.integers(0, 256, (40, nbytes), np.uint8) for nbytes in layout.page_nbytes]
-    with Store(host_size="1 MiB", ssd_size=0) as store:
+    with Store(host_size="1 MiB", ssd_size=0, device=CudaDevice(gpu, Choices(gpu.facts, {}))) as store:
         kv = store.namespace(Namespace(model="simulated", layout=layout))
         assert kv.put(hashes, pages).result(WAIT_SECONDS).leading == 40
         found = [np.zeros_like(page) for page in pages]
@@ -144,22 +170,12 @@ def test_a_whole_store_runs_on_it(monkeypatch: pytest.MonkeyPatch, reaches_host:
     assert gpu.num_held == 0
 
 
-def test_a_gpu_that_fails_costs_misses_and_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_fails_costs_misses_and_no_engine() -> None:
     gpu = SimGpu(fail_at=0)
-    monkeypatch.setattr(registry, "load", _loading(gpu, registry.load))
     hashes = chain_hashes(range(32), 16)
-    with Store(host_size="1 MiB", ssd_size=0) as store:
+    with Store(host_size="1 MiB", ssd_size=0, device=CudaDevice(gpu, Choices(gpu.facts, {}))) as store:
         kv = store.namespace(Namespace(model="simulated", layout=KVLayout.opaque(block_nbytes=64)))
         result = kv.put(hashes, np.ones((2, 64), np.uint8)).result(WAIT_SECONDS)
         assert (result.leading, set(result.outcomes)) == (0, {Outcome.IO_ERROR})
         assert kv.lookup(hashes) == 0
     assert gpu.num_held == 0
-
-
-def _loading(gpu: SimGpu, load: Callable[..., object]) -> Callable[..., object]:
-    """The registry, with this GPU's device in the place of every other."""
-
-    def load_one(kind: str, name: str) -> object:
-        return (lambda: CudaDevice(gpu, Choices(gpu.facts, {}))) if kind == "devices" else load(kind, name)
-
-    return load_one

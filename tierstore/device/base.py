@@ -50,15 +50,25 @@ class Stream(Protocol):
 
 @runtime_checkable
 class Device(Protocol):
-    """A place whose caches the store copies from and to."""
+    """A place whose caches the store copies from and to.
 
-    @property
-    def name(self) -> str:
-        """As the setting ``device.name`` has it: ``"cpu"``, ``"cuda"``."""
+    Attributes:
+        name: As the setting ``device.name`` has it: ``"cpu"``, ``"cuda"``.
+        memory: Where the caches lie that it copies, as torch names it: ``"cpu"``, ``"cuda:0"``.
+    """
 
-    @property
-    def memory(self) -> str:
-        """Where the caches lie that it copies, as torch names it: ``"cpu"``, ``"cuda:0"``."""
+    name: str
+    memory: str
+
+    def as_event(self, given: object) -> object | None:
+        """What a caller gave copies to wait for, as an event; whatever else it is, unchanged.
+
+        An event of the framework whose tensors are copied becomes one of the store. None becomes the point that the
+        calling thread's work on the device has come to; on a CPU, where work is done when it returns, it stays None.
+
+        Raises:
+            DeviceError: The event is of another device, or was never recorded.
+        """
 
     def new_stream(self, name: str) -> Stream:
         """A stream of its own, with one thread."""

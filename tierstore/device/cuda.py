@@ -16,6 +16,7 @@ import numpy as np
 
 from tierstore.device.cuda_device import CudaDevice
 from tierstore.device.cuda_runtime import THREADS, GpuFacts
+from tierstore.device.cuda_stream import AdoptedEvent
 from tierstore.device.kernel_source import OPTIONS, SOURCES, read_source
 from tierstore.errors import DeviceError, DeviceMemoryError, NoDeviceError
 
@@ -149,6 +150,12 @@ class CupyRuntime:
     def enter(self) -> None:
         """Make the GPU the calling thread's."""
         self._call("setDevice", self._api.setDevice, self.facts.index)
+
+    def now(self) -> AdoptedEvent:
+        """The point that torch's current stream has come to."""
+        import torch
+
+        return AdoptedEvent(torch.cuda.current_stream(self.facts.index).record_event())
 
     def new_stream(self, *, high_priority: bool) -> int:
         """A stream that does not wait for the legacy default stream."""

@@ -71,16 +71,22 @@ class CudaDevice:
         """Bytes of host memory that the GPU can copy from and to by itself."""
         return sum(pinned.nbytes for pinned in self._pinned.values())
 
-    def adopt(self, event: Any) -> AdoptedEvent:
-        """A ``torch.cuda.Event`` that has been recorded, as an event that copies can wait for.
+    def as_event(self, given: object) -> object | None:
+        """A ``torch.cuda.Event`` as an event of the store; for None what torch's current stream has come to.
 
         Raises:
-            DeviceError: It belongs to another device.
+            DeviceError: The event is of another device, or was never recorded.
         """
-        where = str(event.device)
-        if where != self.memory:
+        if given is None:
+            return self._runtime.now()
+        if not hasattr(given, "cuda_event"):
+            return given
+        where = getattr(given, "device", None)
+        if where is None:
+            raise DeviceError("an event was never recorded, so nothing can wait for it; record it on a stream first")
+        if str(where) != self.memory:
             raise DeviceError(f"an event of {where} cannot order copies of {self.memory}; record one on this device")
-        return AdoptedEvent(event)
+        return AdoptedEvent(given)
 
     def hold(self, stream: Any, event: Event) -> None:
         """Let a ``torch.cuda.Stream`` go on only once an event of a load is done: a layer may then be computed.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tierstore.device.base import Event
     from tierstore.types import Int64Array
 
 __all__ = ["THREADS", "CudaRuntime", "GpuFacts", "Mark", "Memory", "Moves", "Order"]
@@ -115,3 +116,6 @@ class CudaRuntime(Order, Moves, Memory, Protocol):
     """
 
     facts: GpuFacts
+
+    def now(self) -> Event | None:
+        """The point that the calling thread's own work on the GPU has come to."""

@@ -26,6 +26,7 @@ from tierstore.errors import DeviceError, DeviceMemoryError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tierstore.device.base import Event
     from tierstore.device.cuda_runtime import Mark
     from tierstore.types import Int64Array, UInt8Array
 
@@ -68,6 +69,7 @@ class SimGpu:
         memlock_nbytes: What `register` can pin.
         fail_at: Refuse the call of this number, counted from 0, of those that enqueue; None refuses none.
         calls: What was called, in order: the verb and its numbers.
+        present: What the calling thread's own work has come to.
     """
 
     seed: int = 0
@@ -76,6 +78,7 @@ class SimGpu:
     fail_at: int | None = None
     facts: GpuFacts = _FACTS
     calls: list[tuple[str, ...]] = field(default_factory=list)
+    present: Event | None = None
 
     def __post_init__(self) -> None:
         self._dice = random.Random(self.seed)
@@ -94,6 +97,10 @@ class SimGpu:
     def enter(self) -> None:
         """Let the calling thread speak to it."""
         self._entered.here = True
+
+    def now(self) -> Event | None:
+        """What the test says."""
+        return self.present
 
     def new_stream(self, *, high_priority: bool) -> int:
         """A queue."""

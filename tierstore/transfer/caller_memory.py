@@ -52,7 +52,7 @@ class CallerMemory:
         kv: PagedKV,
         num_blocks: int,
         block_ids: BlockIds | None,
-        after: Event | Sequence[Event] | None,
+        after: Sequence[object],
         *,
         written: bool,
     ) -> CallerMemory:
@@ -65,10 +65,11 @@ class CallerMemory:
             after: See `CallerMemory`.
             written: Whether blocks are loaded into the cache.
         """
-        events = () if after is None else tuple(after) if isinstance(after, Sequence) else (after,)
-        for event in events:
+        events = []
+        for event in after:
             if not isinstance(event, Event):
                 raise LayoutError(f"after is of type {type(event).__name__}; pass an event of the device, or None")
+            events.append(event)
         if len(events) not in (0, 1, len(kv.groups)):
             raise LayoutError(
                 f"{len(events)} events for {len(kv.groups)} page groups; pass one for all, or one a group"
@@ -77,12 +78,12 @@ class CallerMemory:
             raise LayoutError("a buffer is read-only, so nothing can be loaded into it; pass a writable one")
         layers = Layers(len(kv.groups)) if written else None
         if block_ids is not None:
-            return cls(kv, _check_ids(kv, num_blocks, block_ids, written=written), events, layers)
+            return cls(kv, _check_ids(kv, num_blocks, block_ids, written=written), tuple(events), layers)
         if set(kv.num_blocks) != {num_blocks}:
             raise LayoutError(
                 f"{num_blocks} hashes but buffers of {max(kv.num_blocks)} blocks; pass one row a hash, or block_ids"
             )
-        return cls(kv, np.tile(np.arange(num_blocks), (len(kv.num_blocks), 1)), events, layers)
+        return cls(kv, np.tile(np.arange(num_blocks), (len(kv.num_blocks), 1)), tuple(events), layers)
 
 
 def _check_ids(kv: PagedKV, num_blocks: int, block_ids: BlockIds, *, written: bool) -> Int64Array:
