@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tierstore.device.axes import PagedTensor
 from tierstore.device.copying import PRIMITIVES, SIZES_NBYTES, choose
 from tierstore.device.cpu import STREAM_CAPACITY, CpuDevice, CpuEvent, CpuStream
+from tierstore.device.paged_kv import PagedKV
 from tierstore.device.paging import bind_rows
 from tierstore.errors import DeviceError, LayoutError
+from tierstore.layout import KVLayout, PageKind, PageSpec
 from tierstore.types import PAGE_NBYTES
 from tierstore.worker import Worker
 
 if TYPE_CHECKING:
-    from tierstore.device.paged_kv import PagedKV
     from tierstore.types import UInt8Array
 
 WAIT_SECONDS = 30.0
@@ -62,7 +64,7 @@ def test_neighbours_in_pool_and_pages_move_in_one_call(stream: CpuStream) -> Non
     slots, block_ids = np.array([4, 5, 6, 9, 8, 1], np.int32), np.array([[2, 3, 4, 5, 6, 9]], np.int64)
     CpuDevice(recorder).store(host_of(10), slots, rows_of(*pages), block_ids, stream)
     stream.record().wait(WAIT_SECONDS)
-    assert recorder.shapes == [(count, 1, width) for width in (64, 8) for count in (3, 1, 1, 1)]
+    assert recorder.shapes == [shape for width in (64, 8) for shape in [(3, 1, width), *[(1, width)] * 3]]
 
 
 def test_slots_that_leave_room_between_blocks_are_no_neighbours(stream: CpuStream) -> None:
@@ -71,7 +73,33 @@ def test_slots_that_leave_room_between_blocks_are_no_neighbours(stream: CpuStrea
     slots, block_ids = np.array([0, 2, 6], np.int32), np.array([[0, 1, 2]], np.int64)
     CpuDevice(recorder).load(host_of(8), slots, rows_of(page), block_ids, stream)
     stream.record().wait(WAIT_SECONDS)
-    assert recorder.shapes == [(2, 1, PAGE_NBYTES + 1), (1, 1, PAGE_NBYTES + 1)]
+    assert recorder.shapes == [(2, 1, PAGE_NBYTES + 1), (1, PAGE_NBYTES + 1)]
+
+
+@pytest.mark.parametrize("row_nbytes", [64, 16 << 10, 40 << 10])
+@pytest.mark.parametrize("into_pool", [True, False])
+@pytest.mark.parametrize("even", ["pool", "cache", "neither", "backwards"])
+def test_many_scattered_blocks_land_where_each_belongs(
+    stream: CpuStream, row_nbytes: int, into_pool: bool, even: str
+) -> None:
+    generator = np.random.default_rng(row_nbytes)
+    slot_pages = -(-3 * row_nbytes // PAGE_NBYTES)
+    host = generator.integers(0, 256, 40 * slot_pages * PAGE_NBYTES, np.uint8)
+    cache = generator.integers(0, 256, (3, 40, row_nbytes), np.uint8)
+    layout = KVLayout((PageSpec("state", PageKind.STATE, 1, row_nbytes, 3),), 1, "uint8")
+    kv = PagedKV.bind(layout, [PagedTensor(cache, "plane block element", "state")])
+    slots, ids = (generator.permutation(40)[:20] for _ in range(2))
+    if even in ("pool", "backwards"):
+        slots = np.arange(20) * 2 if even == "pool" else np.arange(20)[::-1]
+    elif even == "cache":
+        ids = np.arange(20) * 2
+    in_pool = host.reshape(40, -1)[:, : 3 * row_nbytes].reshape(40, 3, row_nbytes).swapaxes(0, 1)
+    expected = (cache[:, ids] if into_pool else in_pool[:, slots]).copy()
+    copy = CpuDevice().store if into_pool else CpuDevice().load
+    copy(host, (slots * slot_pages).astype(np.int32), kv, ids[np.newaxis], stream)
+    assert stream.record().wait(WAIT_SECONDS)
+    assert np.array_equal(cache[:, ids], expected)
+    assert np.array_equal(in_pool[:, slots], expected)
 
 
 def test_a_first_page_is_ready_while_the_second_still_moves(stream: CpuStream) -> None:

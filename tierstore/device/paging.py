@@ -45,25 +45,27 @@ def bind_rows(buffers: object, block_nbytes: int, dtype: str = "uint8") -> Paged
         LayoutError: A buffer is of another kind, lies otherwise, or the rows do not sum to `block_nbytes`.
     """
     views = [view_tensor(part) for part in (buffers if isinstance(buffers, list | tuple) else [buffers])]
-    widths = [_row_nbytes(view) for view in views]
-    if sum(widths) != block_nbytes:
-        raise LayoutError(
-            f"{', '.join(map(str, views)) or 'no buffer'}: {sum(widths)} bytes a block, expected {block_nbytes}; "
-            "the first axis counts blocks and the rest of all buffers together is one block"
-        )
+    segments: list[Segment] = []
+    offset = 0
     for view in views:
         check_dtype(view, dtype)
         if view.memory != views[0].memory:
             raise LayoutError(
                 f"{views[0]} is on {views[0].memory}, {view} on {view.memory}; pass buffers of one device"
             )
-    offsets = [sum(widths[:index]) for index in range(len(widths))]
-    rows = zip(views, widths, offsets, strict=True)
+        width = _row_nbytes(view)
+        segments.append(Segment(view.address, view.strides[0], 1, width, width, offset))
+        offset += width
+    if offset != block_nbytes:
+        raise LayoutError(
+            f"{', '.join(map(str, views)) or 'no buffer'}: {offset} bytes a block, expected {block_nbytes}; "
+            "the first axis counts blocks and the rest of all buffers together is one block"
+        )
     return PagedKV(
         block_nbytes=block_nbytes,
-        segments=as_table(Segment(view.address, view.strides[0], 1, width, width, at) for view, width, at in rows),
-        groups=tuple((Span(0, index, index + 1),) for index in range(len(views))),
-        num_blocks=(min((view.shape[0] for view in views), default=0),),
+        segments=as_table(segments),
+        groups=tuple([(Span(0, index, index + 1),) for index in range(len(views))]),
+        num_blocks=(min([view.shape[0] for view in views], default=0),),
         memory=views[0].memory if views else "cpu",
         tensors=tuple(views),
     )
