@@ -97,6 +97,10 @@ class AsyncNamespaceHandle:
         """See `NamespaceHandle.prefetch`."""
         return await settled(self.handle.prefetch(hashes, deadline_seconds=deadline_seconds))
 
+    def may_start(self, prefetch: Transfer) -> bool:
+        """See `NamespaceHandle.may_start`; prefetches to ask about come from `handle.prefetch`."""
+        return self.handle.may_start(prefetch)
+
     def hint(
         self,
         added: Iterable[tuple[int, Sequence[bytes] | UInt8Array]] = (),

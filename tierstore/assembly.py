@@ -173,6 +173,7 @@ def _planner(
         read_batch_nbytes=config.links.read_batch,
         write_inflight_nbytes_max=config.links.write_inflight or pool_nbytes // 4,
         prefetch_inflight_nbytes_max=pool_nbytes // 4 if config.prefetch.inflight is None else config.prefetch.inflight,
+        prefetch_share=config.prefetch.share,
         cold_seconds=config.prefetch.cold_seconds,
         write_nbytes_per_day=config.ssd.write_budget,
         stall_seconds=config.ssd.stall_seconds,

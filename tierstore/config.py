@@ -101,10 +101,24 @@ class LinksConfig:
 
 @dataclass(frozen=True, slots=True)
 class PrefetchConfig:
-    """Bounds of prefetching. Sizes in bytes; None is auto."""
+    """How prefetches go, and their bounds. Sizes in bytes; None is auto."""
 
+    policy: str = _setting(
+        "best-effort",
+        settings.choice("best-effort", "wait-complete", "timeout"),
+        "how long a request waits for its prefetch",
+    )
+    timeout_seconds: float = _setting(1.0, settings.SECONDS, "how long a prefetch may take, with policy timeout")
+    timeout_seconds_per_1k_tokens: float = _setting(
+        0.25, settings.SECONDS, "and how much longer for every thousand tokens"
+    )
     inflight: int | None = _setting(
         None, settings.optional(settings.size(4096, off=True), "auto"), "bytes of prefetches under way at once"
+    )
+    share: float = _setting(
+        0.5,
+        settings.SHARE,
+        "share of the pool that blocks read ahead may take until they are used, beyond what is free",
     )
     cold_seconds: float = _setting(30.0, settings.SECONDS, "a block unused for so long may make room for a prefetch")
 

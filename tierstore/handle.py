@@ -138,8 +138,18 @@ class NamespaceHandle:
         )
 
     def prefetch(self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None) -> Transfer:
-        """Bring a prefix from SSD into host memory, behind every get, into free or cold slots only."""
+        """Bring a prefix from SSD into host memory, behind every get, into free or cold slots only.
+
+        Args:
+            hashes: Whose blocks.
+            deadline_seconds: End by then; None for what ``prefetch.policy`` says.
+
+        Raises:
+            IdentityError, ConfigError, ClosedError: Before anything has happened.
+        """
         keys = as_hashes(hashes)
+        if deadline_seconds is None:
+            deadline_seconds = self._store.prefetching.within(len(keys) * self.namespace.layout.block_tokens)
         number, deadline = self._generation.number, self._deadline(deadline_seconds)
         return self._store.engine.start(
             lambda planner: planner.prefetch(number, keys, deadline),
@@ -147,6 +157,17 @@ class NamespaceHandle:
             block_nbytes=self.namespace.layout.block_nbytes,
             deadline=deadline,
         )
+
+    def may_start(self, prefetch: Transfer) -> bool:
+        """Whether the request of a prefetch may start now, as ``prefetch.policy`` says. Does not block.
+
+        With ``best-effort`` it always may, and what of the prefetch has not begun is withdrawn; with the others it may
+        once the prefetch is done. A get takes what has come and joins what is on its way.
+        """
+        if not self._store.prefetching.waits:
+            prefetch.cancel()
+            return True
+        return prefetch.done()
 
     def hint(
         self,

@@ -20,8 +20,10 @@ __all__ = [
     "FOLDER",
     "NAME",
     "SECONDS",
+    "SHARE",
     "Kind",
     "Setting",
+    "choice",
     "count",
     "format_size",
     "nearest",
@@ -165,6 +167,17 @@ def count(least: int, most: int) -> Kind:
     return Kind(f"a whole number from {least} to {most}", read)
 
 
+def choice(*values: str) -> Kind:
+    """One of a few words."""
+
+    def read(value: object) -> str:
+        if value not in values:
+            raise ValueError("not one of them")
+        return str(value)
+
+    return Kind(f"one of {', '.join(values)}", read)
+
+
 def optional(kind: Kind, absent: str) -> Kind:
     """The same kind, or the word `absent`, which reads as None."""
 
@@ -191,6 +204,12 @@ def _read_seconds(value: object) -> float:
     return float(str(value))
 
 
+def _read_share(value: object) -> float:
+    if not re.fullmatch(r"0(\.[0-9]+)?|1(\.0+)?", str(value)):
+        raise ValueError("not a share")
+    return float(str(value))
+
+
 def _read_flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -213,6 +232,7 @@ def _read_name(value: object) -> str:
 
 
 SECONDS = Kind("a number of seconds such as 30 or 0.5", _read_seconds)
+SHARE = Kind("a share from 0 to 1 such as 0.5", _read_share)
 FLAG = Kind("true or false", _read_flag)
 FOLDER = Kind("the path of a folder", _read_folder)
 NAME = Kind("the name of a registered plug-in", _read_name)

@@ -23,6 +23,7 @@ from tierstore.handle import NamespaceHandle
 from tierstore.health import Service, TierHealth
 from tierstore.keys import Namespace
 from tierstore.metrics import Metric
+from tierstore.policy.prefetching import PrefetchPolicy
 from tierstore.shield import Shield
 from tierstore.transfer import scheduling
 from tierstore.transfer.future import Transfer, TransferResult
@@ -135,6 +136,12 @@ class Store:
             epoch = current.epoch + 1 if manifest is None else manifest.advance(fingerprint)
             handle.enter(self._open_generation(handle.namespace, epoch))
             self.engine.end_life(current.number)
+
+    @property
+    def prefetching(self) -> PrefetchPolicy:
+        """How long requests wait for their prefetches; for the handles."""
+        settings = self.config.prefetch
+        return PrefetchPolicy(settings.policy, settings.timeout_seconds, settings.timeout_seconds_per_1k_tokens)
 
     @property
     def engine(self) -> Engine:

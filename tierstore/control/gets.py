@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.control.directory import PREFETCHED, UNREADABLE
+from tierstore.control.directory import UNREADABLE
 from tierstore.control.entry import State
 from tierstore.metrics import Metric
 from tierstore.types import Extents, Outcome, Priority, TierName
@@ -60,7 +60,7 @@ class Gets:
         request.entries[lo : lo + run] = entries[:run]
         request.ready[lo + ready] = True
         self._count_hits(entries[:run], (host[:run] != State.READY) & (ssd[:run] == State.READY))
-        self._count_useful(entries[ready])
+        mind.host.prefetched.used(life.slot_class, entries[ready])
         filling = (host[:run] == State.FILLING).nonzero()[0]
         if len(filling):
             mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
@@ -99,15 +99,6 @@ class Gets:
         metrics.add(Metric.HIT_BLOCKS, len(entries) - num_ssd, TierName.HOST)
         metrics.add(Metric.HIT_BLOCKS, num_ssd, TierName.SSD)
 
-    def _count_useful(self, entries: Int32Array) -> None:
-        """Count those blocks that a prefetch brought in and that no get has used yet."""
-        directory = self._mind.directory
-        flags = directory.flags[entries]
-        prefetched = flags & PREFETCHED
-        if prefetched.any():
-            self._mind.metrics.add(Metric.PREFETCHED_BLOCKS, int(np.count_nonzero(prefetched)), "useful")
-            directory.flags[entries] = flags & ~PREFETCHED
-
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
         """Pin what came; stop before what did not."""
         mind = self._mind
@@ -117,7 +108,7 @@ class Gets:
         if np.count_nonzero(wanted):
             mind.host.pin(request.life.slot_class, entries[wanted])
             request.ready[positions[wanted]] = True
-            self._count_useful(entries[wanted])
+            mind.host.prefetched.used(request.life.slot_class, entries[wanted])
         if not came.all():
             lost = positions[~came]
             losses = record.losses(request.entries[lost])
@@ -159,8 +150,9 @@ class Gets:
         good, bad = entries[(outcomes == Outcome.OK.value) & ~gone], entries[(outcomes != Outcome.OK.value) & ~gone]
         mind.host.ready(life.slot_class, good, now)
         if job.priority is Priority.PREFETCH:
-            mind.directory.flags[good] |= PREFETCHED
-            mind.prefetch_inflight_nbytes -= len(entries) * life.block_nbytes
+            mind.host.prefetched.came(life.slot_class, good)
+            mind.host.prefetched.inflight_nbytes -= len(entries) * life.block_nbytes
+        corrupt = entries[outcomes == Outcome.CORRUPT]
         mind.wake(record, plan, now)
         assert isinstance(job.src_locations, Extents), f"job {job.job_id} does not read from SSD"
         mind.ssd.unpin(entries, job.src_locations.file)

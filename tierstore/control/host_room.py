@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.control.directory import PREFETCHED
 from tierstore.control.entry import State
+from tierstore.control.prefetched import Prefetched
 from tierstore.metrics import Metric
 from tierstore.types import PAGE_NBYTES, TierName
 
@@ -60,6 +60,7 @@ class HostRoom:
         self._entry_at = np.zeros(slots.capacity_slabs * slots.slab_nbytes // PAGE_NBYTES, np.int32)
         self._draining: tuple[int, int] | None = None  # slab, the class it leaves
         self._metrics = metrics
+        self.prefetched = Prefetched(directory, self._slot_nbytes, metrics)
 
     def open_class(self, slot_nbytes: int) -> int:
         """The class of a slot size; ConfigError where the pool cannot hold such slots."""
@@ -111,10 +112,7 @@ class HostRoom:
         self._policies[slot_class].remove(entries)
         directory.host.evict(entries)
         self._metrics.add(Metric.EVICTED_BLOCKS, len(entries), TierName.HOST)
-        wasted = int(np.count_nonzero(directory.flags[entries] & PREFETCHED))
-        if wasted:
-            self._metrics.add(Metric.PREFETCHED_BLOCKS, wasted, "wasted")
-            directory.flags[entries] &= ~PREFETCHED
+        self.prefetched.evicted(slot_class, entries)
         self._free(slot_class, entries)
         awaited = entries[directory.next_use[entries] > 0]
         if len(awaited):
@@ -200,6 +198,7 @@ class HostRoom:
         held = entries[directory.host.state[entries] == State.READY]
         if len(held):
             self._policies[slot_class].remove(held)
+            self.prefetched.dropped(slot_class, held)
         freed, _gone = directory.host.discard(entries)
         if len(freed):
             self.slots.give_back(slot_class, directory.host_page[freed])
@@ -237,6 +236,17 @@ class HostRoom:
         return sum(self.slots.used(slot_class) * nbytes for slot_class, nbytes in self._slot_nbytes.items())
 
     @property
+    def pool_nbytes(self) -> int:
+        """Bytes of all slabs."""
+        return self.slots.capacity_slabs * self.slots.slab_nbytes
+
+    def num_ahead(self, slot_class: int, share: float) -> int:
+        """How many blocks may be read ahead into slots that are free or taken by at most this share of the pool."""
+        ahead_nbytes = self.prefetched.unused_nbytes + self.prefetched.inflight_nbytes
+        free_nbytes = self.pool_nbytes - self.used_nbytes
+        return (free_nbytes + max(0, int(share * self.pool_nbytes) - ahead_nbytes)) // self._slot_nbytes[slot_class]
+
+    @property
     def draining(self) -> bool:
         """Whether a slab is on its way from one class to another."""
         return self._draining is not None
@@ -262,6 +272,7 @@ class HostRoom:
         """Assert that slots, states and policies agree."""
         directory = self._directory
         self.slots.check()
+        self.prefetched.check()
         state = directory.host.state[: directory.high_water]
         used = (state != State.ABSENT).nonzero()[0]
         pages = directory.host_page[used]

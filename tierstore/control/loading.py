@@ -145,7 +145,7 @@ class Loading:
         if len(positions):
             request.entries[positions] = entries[positions]
             mind.host.occupy(entries[positions], pages)
-            mind.prefetch_inflight_nbytes += len(positions) * life.block_nbytes
+            mind.host.prefetched.inflight_nbytes += len(positions) * life.block_nbytes
             mind.read_jobs(request, positions, Priority.PREFETCH, plan)
 
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:

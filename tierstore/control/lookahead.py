@@ -40,9 +40,6 @@ __all__ = ["Lookahead", "hint_slices"]
 _LEAVE_BLOCKS = 512
 """Blocks that leave the window in one lock hold."""
 
-_PREFETCH_SHARE = 0.5
-"""Share of the pool for which waiting requests are read ahead: what puts and gets need now comes from the rest."""
-
 
 def hint_slices(added: Iterable[Waiting], slice_blocks: int) -> Iterator[list[Waiting]]:
     """Cut waiting requests into lists of at most `slice_blocks` hashes, one at least; a rank may go on in the next."""
@@ -172,7 +169,7 @@ class Lookahead:
             budget -= max(1, len(hint.request))
             released = self._window.remove(hint)
             self._mind.host.release_use(hint.request.life.slot_class, released)
-        if budget < _LEAVE_BLOCKS and self._mind.prefetch_inflight_nbytes:
+        if budget < _LEAVE_BLOCKS and self._mind.host.prefetched.inflight_nbytes:
             self._mind.withdraw(plan)
         return self.due
 
@@ -185,7 +182,7 @@ class Lookahead:
         while (hint := self._window.nearest()) is not None:
             hint.whole = hint.previous is None or hint.previous.whole
             if hint.whole:
-                budget_nbytes = mind.limits.prefetch_inflight_nbytes_max - mind.prefetch_inflight_nbytes
+                budget_nbytes = mind.limits.prefetch_inflight_nbytes_max - mind.host.prefetched.inflight_nbytes
                 if budget_nbytes < hint.request.life.block_nbytes or not self._within_reach(hint):
                     return
                 if not self._fetch(hint, budget_nbytes // hint.request.life.block_nbytes, plan):
@@ -194,10 +191,9 @@ class Lookahead:
 
     def _within_reach(self, hint: Hint) -> bool:
         """Whether its share of the pool has room for this one and those before it, of the mean size of all."""
-        slots = self._mind.host.slots
-        pool_nbytes = slots.capacity_slabs * slots.slab_nbytes
+        share_nbytes = self._mind.limits.prefetch_share * self._mind.host.pool_nbytes
         ahead = bisect_left(self._turns, hint.turn)
-        return not ahead or (ahead + 1) * self._waiting_nbytes <= _PREFETCH_SHARE * pool_nbytes * len(self._turns)
+        return not ahead or (ahead + 1) * self._waiting_nbytes <= share_nbytes * len(self._turns)
 
     def _fetch(self, hint: Hint, count_max: int, plan: Plan) -> bool:
         """Read the first blocks of a hint that only SSD holds; False where it must be looked at again."""
@@ -211,12 +207,13 @@ class Lookahead:
         missing = (host[:run] == State.ABSENT).nonzero()[0]
         if not len(missing):
             return True
-        pages = mind.host.take(slot_class, min(len(missing), count_max), after_turn=hint.turn)
+        count = min(len(missing), count_max, mind.host.num_ahead(slot_class, mind.limits.prefetch_share))
+        pages = mind.host.take(slot_class, count, after_turn=hint.turn)
         read = missing[: len(pages)]
         if len(read):
             request.entries[read] = entries[read]
             mind.host.occupy(entries[read], pages)
-            mind.prefetch_inflight_nbytes += len(read) * request.life.block_nbytes
+            mind.host.prefetched.inflight_nbytes += len(read) * request.life.block_nbytes
             mind.read_jobs(request, read, Priority.PREFETCH, plan)
         return len(read) == len(missing)
 

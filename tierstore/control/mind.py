@@ -61,6 +61,7 @@ class Limits:
         read_batch_nbytes: Blocks of one read job together, at most.
         write_inflight_nbytes_max: Host memory pinned by write-backs.
         prefetch_inflight_nbytes_max: Host memory that prefetches are filling.
+        prefetch_share: Of the pool, for blocks that were read ahead and not used, beyond what is free.
         cold_seconds: A prefetch evicts only blocks that nobody used for so long.
         write_nbytes_per_day: What write-backs may put on SSD; None for no bound.
         stall_seconds: How long reads from SSD may go without one that ends; 0 for ever.
@@ -72,6 +73,7 @@ class Limits:
     read_batch_nbytes: int = 2 << 20
     write_inflight_nbytes_max: int = 256 << 20
     prefetch_inflight_nbytes_max: int = 256 << 20
+    prefetch_share: float = 0.5
     cold_seconds: float = 30.0
     write_nbytes_per_day: int | None = None
     stall_seconds: float = 10.0
@@ -90,7 +92,6 @@ class Mind:
     metrics: Metrics
     health: SsdHealth
     write_inflight_nbytes: int = 0
-    prefetch_inflight_nbytes: int = 0
     ageing: Ageing = field(init=False)
 
     def __post_init__(self) -> None:
@@ -286,10 +287,9 @@ class Mind:
     def gauge(self) -> None:
         """Bring the gauges up to date."""
         metrics, directory = self.metrics, self.directory
-        used_nbytes = self.host.used_nbytes
         metrics.set(Metric.HOST_PINNED_BLOCKS, int(np.count_nonzero(directory.host.pins[: directory.high_water])))
-        metrics.set(Metric.HOST_USED_BYTES, used_nbytes)
-        metrics.set(Metric.HOST_FREE_BYTES, self.host.slots.capacity_slabs * self.host.slots.slab_nbytes - used_nbytes)
+        metrics.set(Metric.HOST_USED_BYTES, self.host.used_nbytes)
+        metrics.set(Metric.HOST_FREE_BYTES, self.host.pool_nbytes - self.host.used_nbytes)
         if self.ssd is not None:
             metrics.set(Metric.SSD_FREE_BYTES, self.ssd.free_nbytes)
             first, again = (metrics.value(Metric.SSD_ENCODED_BYTES, written) for written in ("first", "again"))

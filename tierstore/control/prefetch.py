@@ -49,7 +49,7 @@ class Prefetches:
         mind = self._mind
         while self._queue:
             request = self._queue[0][2]
-            block_nbytes, inflight_nbytes = request.life.block_nbytes, mind.prefetch_inflight_nbytes
+            block_nbytes, inflight_nbytes = request.life.block_nbytes, mind.host.prefetched.inflight_nbytes
             budget = max(
                 mind.limits.prefetch_inflight_nbytes_max - inflight_nbytes, 0 if inflight_nbytes else block_nbytes
             )
@@ -57,7 +57,7 @@ class Prefetches:
                 if request.frontier >= request.opened or budget < block_nbytes:
                     return
                 if not self._start(request, budget, plan, now):
-                    if mind.prefetch_inflight_nbytes:
+                    if mind.host.prefetched.inflight_nbytes:
                         return
                     self._refuse(request)
             if request.done or request.frontier >= request.stop:
@@ -78,7 +78,8 @@ class Prefetches:
         cold_before = tick(max(0.0, now - mind.limits.cold_seconds)) + (mind.limits.cold_seconds == 0)
         held = entries[:run][host[:run] == State.READY]
         mind.host.touch(life.slot_class, held, now)
-        pages = mind.host.take(life.slot_class, len(missing), cold_before=cold_before) if len(missing) else missing
+        count = min(len(missing), mind.host.num_ahead(life.slot_class, mind.limits.prefetch_share))
+        pages = mind.host.take(life.slot_class, count, cold_before=cold_before) if len(missing) else missing
         if len(pages) < len(missing):
             run = int(missing[len(pages)])
             missing = missing[: len(pages)]
@@ -86,7 +87,7 @@ class Prefetches:
         request.frontier = lo + run
         if len(missing):
             mind.host.occupy(entries[missing], pages.astype(np.int32, copy=False))
-            mind.prefetch_inflight_nbytes += len(missing) * life.block_nbytes
+            mind.host.prefetched.inflight_nbytes += len(missing) * life.block_nbytes
             mind.read_jobs(request, lo + missing, Priority.PREFETCH, plan)
         filling = (host[:run] == State.FILLING).nonzero()[0]
         if len(filling):

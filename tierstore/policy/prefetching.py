@@ -1,0 +1,37 @@
+"""How long a request waits for its prefetch, under the names that engines give it. Pure; asked by the handles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["PREFETCH_POLICIES", "PrefetchPolicy"]
+
+PREFETCH_POLICIES = ("best-effort", "wait-complete", "timeout")
+"""best-effort: a request starts whenever the engine likes, and what has not come by then is computed.
+wait-complete: it starts once its prefetch has ended. timeout: it starts then, or after a time that grows with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchPolicy:
+    """What `NamespaceHandle.prefetch` does where it is given no deadline.
+
+    Attributes:
+        name: One of `PREFETCH_POLICIES`.
+        timeout_seconds: Of `timeout`, for any request.
+        timeout_seconds_per_1k_tokens: And for every thousand of its tokens.
+    """
+
+    name: str = "best-effort"
+    timeout_seconds: float = 1.0
+    timeout_seconds_per_1k_tokens: float = 0.25
+
+    def within(self, num_tokens: int) -> float | None:
+        """Seconds that a prefetch of so many tokens may take; None for no bound."""
+        if self.name != "timeout":
+            return None
+        return self.timeout_seconds + self.timeout_seconds_per_1k_tokens * num_tokens / 1000
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request starts only once its prefetch has ended."""
+        return self.name != "best-effort"
