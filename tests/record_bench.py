@@ -56,6 +56,7 @@ class Bench:
             for run in runs:
                 while len(run.left) and run.fitting(self.files[to]):
                     self.writer.append(run, self.files[to])
+            self.writer.drain()
         batch.end(batch.open, Outcome.REJECTED)
         ((_job, outcomes, extents),) = batch.results()
         return CopyResult(job.job_id, outcomes, extents)

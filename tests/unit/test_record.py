@@ -42,6 +42,7 @@ def golden_record(block_nbytes: int) -> bytes:
     writer.sequence_base = 1000
     for run in writer.runs(Batch([replace(user.write_job([5]), job_id=JobId(0))], RawCodec())):
         writer.append(run, chunk)
+    writer.drain()
     writer.close()
     return disk.contents("file")[2 * shape.pitch_nbytes : 3 * shape.pitch_nbytes]
 

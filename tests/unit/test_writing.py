@@ -164,7 +164,7 @@ class TestEncoding:
         runs = bench.writer.runs(batch)
         first = next(runs)
         runs.close()
-        begun = first.rows.stop + run
+        begun = 3 * first.rows.stop  # the second run is twice the first
         assert batch.ready.tolist() == [True] * begun + [False] * (2 * run - begun)
         bench.writer.close()
 
@@ -179,6 +179,7 @@ class TestSequences:
         batch = Batch(jobs, packed.codec)
         for run in packed.writer.runs(batch):
             packed.writer.append(run, packed.files[0])
+        packed.writer.drain()
         for number, (_job, outcomes, extents) in enumerate(batch.results()):
             packed.user.remember([number], CopyResult(JobId(0), outcomes, extents))
         assert [header_of(packed.record(name))["sequence"] for name in (0, 1)] == [(5 + 9) << 16, (5 + 8) << 16]

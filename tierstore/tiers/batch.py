@@ -86,6 +86,11 @@ class Batch:
         self.outcomes[rows] = outcomes
         self.open[rows] = False
 
+    def reopen(self, rows: Int64Array) -> None:
+        """Take back how some rows ended."""
+        self.file[rows] = -1
+        self.open[rows] = True
+
     def results(self) -> Iterator[tuple[CopyJob, UInt8Array, Extents]]:
         """Each job with its outcomes and extents."""
         assert not self.open.any(), "every row has ended"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.disk.base import File
+from tierstore.errors import DiskError
 from tierstore.tiers.footer import SLOT_NBYTES, Keys, footer_nbytes, keys_of, pack_footer
 from tierstore.tiers.record import KEY, KIND_BLOCK, KIND_TOMBSTONE, RecordShape, record_pages
 from tierstore.types import PAGE_NBYTES
@@ -118,6 +119,7 @@ class ChunkFile:
         self.tombstone_pages: list[int] = []
         self.appendable = False
         self.dirty = False
+        self._torn = False
         self._rows = bytearray()
         self._pages = bytearray()
 
@@ -150,27 +152,54 @@ class ChunkFile:
         """How many tombstones still fit: two pages each, and at most one in the footer."""
         return self.room_nbytes // (3 * PAGE_NBYTES)
 
-    def append(self, buffers: Sequence[memoryview], *, headers: HeaderArray, nbytes: int) -> None:
+    def append(self, buffers: Sequence[memoryview], *, headers: HeaderArray) -> None:
         """Write whole records behind the last; blocks. Raises DiskError, after which nothing may be appended.
 
         Args:
             buffers: The records' pages, one after another.
             headers: `HEADER`[n]; the records' headers, in order.
-            nbytes: Of all buffers.
         """
+        offset = self.reserve(headers)
+        try:
+            self.write(buffers, offset)
+        except DiskError:
+            self.lose(offset)
+            raise
+        self.keep(headers, offset)
+
+    def reserve(self, headers: HeaderArray) -> int:
+        """Take the place of records behind the last, to be written there in this order; returns where it begins."""
         assert self.appendable, f"{self.name.path} is closed for writing"
-        ends = np.cumsum(record_pages(headers["encoded_nbytes"]))
-        assert int(ends[-1]) * PAGE_NBYTES == nbytes, f"{nbytes} bytes are not the {ends[-1]} pages of the records"
-        self.appendable = False
-        self.file.write_from(buffers, self.end_nbytes)
-        self.appendable = True
-        self.dirty = True
-        pages = (self.end_nbytes // PAGE_NBYTES + ends - record_pages(headers["encoded_nbytes"])).astype(np.uint32)
-        self.end_nbytes += nbytes
+        offset = self.end_nbytes
+        self.end_nbytes += int(record_pages(headers["encoded_nbytes"]).sum()) * PAGE_NBYTES
         self.next_slot += int(np.count_nonzero(headers["kind"] == KIND_BLOCK))
+        return offset
+
+    def write(self, buffers: Sequence[memoryview], offset: int) -> None:
+        """Write records where they were reserved; blocks, on any thread, one call at a time.
+
+        Raises:
+            DiskError: Now or at an earlier write.
+        """
+        if self._torn:
+            raise DiskError("write", self.name.path, detail="an earlier write to it failed")
+        self._torn = True
+        self.file.write_from(buffers, offset)
+        self._torn = False
+
+    def keep(self, headers: HeaderArray, offset: int) -> None:
+        """Know records that have been written."""
+        pages = record_pages(headers["encoded_nbytes"])
+        firsts = (offset // PAGE_NBYTES + np.cumsum(pages) - pages).astype(np.uint32)
+        self.dirty = True
         self._rows += keys_of(headers).tobytes()
-        self._pages += pages.tobytes()
-        self._mark(headers, pages)
+        self._pages += firsts.tobytes()
+        self._mark(headers, firsts)
+
+    def lose(self, offset: int) -> None:
+        """Forget the place of records from `offset` on that could not be written, and append nothing more."""
+        self.end_nbytes = offset
+        self.appendable = False
 
     def know(self, keys: Keys) -> None:
         """Take what was found in a file of an earlier run, before `begin` or instead of it.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -24,7 +23,10 @@ from tierstore.types import PAGE_NBYTES, Extents, Outcome
 if TYPE_CHECKING:
     from tierstore.types import Int32Array, Int64Array
 
-__all__ = ["EncodedSlots", "OldRecords", "Payloads", "PlainSlots"]
+__all__ = ["UNBOUND", "EncodedSlots", "OldRecords", "Payloads", "PlainSlots"]
+
+UNBOUND = 1 << 31
+"""Lanes of a source that holds nothing for a run."""
 
 _logger = logging.getLogger(__name__)
 
@@ -51,17 +53,17 @@ class Payloads(Protocol):
 
 
 class PlainSlots:
-    """Blocks as they are in their slots: nothing is copied, one thread computes checksums."""
+    """Blocks as they are in their slots: nothing is copied, and checksums are computed faster than SSDs write."""
 
-    threads = 1
-    lanes = 1 << 31  # nothing is held for a run
+    threads = 0
+    lanes = UNBOUND
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
     def cut(self, batch: Batch) -> list[Run]:
-        """Runs of one length behind a short one."""
-        return [Run(batch, rows) for rows in _equal_runs(len(batch), run_records(batch.shape))]
+        """Runs of one length behind shorter ones."""
+        return [Run(batch, rows) for rows in _growing_runs(len(batch), run_records(batch.shape))]
 
     def prepare(self, run: Run, rows: range) -> None:
         """Compute checksums."""
@@ -96,7 +98,7 @@ class EncodedSlots:
         self.threads = threads
 
     def cut(self, batch: Batch) -> list[Run]:
-        """Runs of one length behind a short one, with equal work for the threads; in the two scratches by turns."""
+        """Runs of one length behind shorter ones; in the two scratches by turns."""
         longest = RecordShape(batch.codec.max_encoded_nbytes(batch.shape.nbytes))
         body_nbytes = longest.pitch_nbytes - PAGE_NBYTES
         records = max(self.threads, run_records(longest) // self.threads * self.threads)
@@ -104,7 +106,7 @@ class EncodedSlots:
         for scratch in self._scratches:
             memory = scratch.take(min(records, len(batch)) * body_nbytes).data
             bodies.append([memory[start : start + body_nbytes] for start in range(0, len(memory), body_nbytes)])
-        return [Run(batch, rows, bodies[turn % 2]) for turn, rows in enumerate(_equal_runs(len(batch), records))]
+        return [Run(batch, rows, bodies[turn % 2]) for turn, rows in enumerate(_growing_runs(len(batch), records))]
 
     def prepare(self, run: Run, rows: range) -> None:
         """Encode."""
@@ -168,10 +170,13 @@ class OldRecords:
         return _from_bodies(run, rows, frame)
 
 
-def _equal_runs(count: int, step: int) -> list[range]:
-    """Cut rows into runs of `step`, the first one a quarter of it, so that writing begins soon."""
-    edges = [0, *range(max(1, step // 4), count, step), count]
-    return [range(start, stop) for start, stop in pairwise(edges)]
+def _growing_runs(count: int, step: int) -> list[range]:
+    """Cut rows into runs of `step` behind shorter ones, each twice the last, so that writing begins soon."""
+    runs, start, nrows = [], 0, max(1, step // 8)
+    while start < count:
+        runs.append(range(start, min(start + nrows, count)))
+        start, nrows = start + nrows, min(2 * nrows, step)
+    return runs
 
 
 def _from_bodies(run: Run, rows: Int64Array, frame: Frame) -> list[memoryview]:

@@ -25,10 +25,11 @@ from tierstore.disk.watched import WatchedDisk
 from tierstore.errors import DiskError
 from tierstore.health import Fault
 from tierstore.tiers.base import Probed, Progress, Recovered
-from tierstore.tiers.batch import Batch, Run
+from tierstore.tiers.batch import Batch
 from tierstore.tiers.folder import ChunkFolder
 from tierstore.tiers.frame import Pool
 from tierstore.tiers.manifest import Manifest
+from tierstore.tiers.placing import RunPlacer
 from tierstore.tiers.probing import probe_folder, probe_reading, probe_writing
 from tierstore.tiers.reading import RecordReader
 from tierstore.tiers.recovery import Recovery, recover
@@ -94,6 +95,7 @@ class SsdTier:
         self._codecs = {codec.name: self._codec}
         self._reader = RecordReader(Pool(pool))
         self._writer = RecordWriter(Pool(pool), self._folder.files, clock)
+        self._placer = RunPlacer(self._disk, self._folder, self._writer)
         self._last: ArraySpec | None = None
         self._recovered: Recovery | None = None
         self._owned = True
@@ -219,9 +221,11 @@ class SsdTier:
         if ended is Outcome.OK:
             with closing(self._writer.runs(batch)) as runs:
                 for run in runs:
-                    ended = self._append(run, spec.name)
+                    ended = self._placer.append(run, spec.name)
                     if ended is not Outcome.OK:
                         break
+                if not self._placer.drain(spec.name):
+                    ended = Outcome.IO_ERROR
         batch.end(batch.open, Outcome.IO_ERROR if ended is Outcome.OK else ended)
         free_nbytes = self._folder.free_nbytes(spec)
         seconds_per_block = (time.perf_counter() - started) / max(1, len(batch))
@@ -234,21 +238,6 @@ class SsdTier:
                 seconds_per_block * len(job),
                 encoded_nbytes=int(extents.nbytes[outcomes == Outcome.OK].sum()),
             )
-
-    def _append(self, run: Run, array: str) -> Outcome:
-        """Append one run where there is room, cut at the ends of files; OK, or why the rest was not written."""
-        rewrites = isinstance(run.batch.src, Extents)
-        while len(run.left):
-            chunk = self._folder.place(array, run.fitting, reserved=rewrites)
-            if isinstance(chunk, Outcome):
-                return chunk
-            try:
-                self._writer.append(run, chunk)
-            except DiskError as error:
-                _logger.debug("blocks not written to SSD: %s", error)  # the store's health tells it, once
-                self._folder.abandon(chunk)
-                return Outcome.IO_ERROR
-        return Outcome.OK
 
     def _delete(self, job: TombstoneJob) -> CopyResult:
         started = time.perf_counter()

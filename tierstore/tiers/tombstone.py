@@ -202,7 +202,7 @@ class Graves:
                 _write(own, chunk)
             except DiskError as error:
                 _logger.warning("deletions not written to SSD: %s", error)
-                self._folder.abandon(chunk)
+                self._folder.abandon(chunk.name.array)
                 yield Outcome.IO_ERROR
                 return
             yield chunk, len(own)
@@ -230,4 +230,4 @@ def _write(tombstones: Sequence[Tombstone], chunk: ChunkFile) -> None:
     headers["file_uuid"] = np.frombuffer(chunk.name.file_uuid, dtype=np.uint8)
     finish_headers(headers)
     pages[:, 0] = headers.view(np.uint8).reshape(-1, PAGE_NBYTES)
-    chunk.append([records.data], headers=headers, nbytes=len(records))
+    chunk.append([records.data], headers=headers)

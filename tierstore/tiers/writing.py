@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.codec.base import RawCodec
+from tierstore.tiers.appending import Appender, Staged
 from tierstore.tiers.batch import Batch, Run
 from tierstore.tiers.chunkfile import ChunkFile
-from tierstore.tiers.frame import Frame, Pool
-from tierstore.tiers.payloads import EncodedSlots, OldRecords, Payloads, PlainSlots
+from tierstore.tiers.frame import Pool
+from tierstore.tiers.payloads import UNBOUND, EncodedSlots, OldRecords, Payloads, PlainSlots
 from tierstore.tiers.record import KIND_BLOCK, finish_headers, record_pages
 from tierstore.types import PAGE_NBYTES, Extents, Outcome
 from tierstore.worker import Worker
@@ -50,7 +51,7 @@ class RecordWriter:
         self._encoded: Payloads = EncodedSlots(pool, ENCODE_THREADS)
         self._old: Payloads = OldRecords(files)
         self._clock = clock
-        self._frame = Frame()
+        self._appender = Appender(_keep, _lose)
         self._worker = Worker("ssd-encode", capacity=ENCODE_THREADS, threads=ENCODE_THREADS)
         self.sequence_base = 0
 
@@ -82,31 +83,43 @@ class RecordWriter:
                 thread.stop()
 
     def append(self, run: Run, chunk: ChunkFile) -> None:
-        """Append the rows of a run that are left, as many as the file has room for; blocks.
+        """Begin to write the rows of a run that are left, as many as the file has room for; blocks.
 
-        They are OK then, and it is known where they are. Changes the padding of their slots.
+        They are OK then, and it is known where they are, unless a later call raises. One file at a time:
+        `drain` comes before the first to another. Changes the padding of their slots.
 
         Raises:
-            DiskError: The write failed; the rows are left as before.
+            DiskError: A write failed; its rows and those behind it are open again. Nothing more may be appended.
         """
-        batch = run.batch
+        batch, source, frame = run.batch, self._source(run.batch), self._appender.frame
         rows = run.left[: run.fitting(chunk)]
-        headers = self._frame.headers[: len(rows)]
+        headers = frame.headers[: len(rows)]
         self._fill(headers, batch, rows)
         headers["slot"] = np.arange(chunk.next_slot, chunk.next_slot + len(rows))
         headers["file_uuid"] = np.frombuffer(chunk.name.file_uuid, dtype=np.uint8)
         finish_headers(headers)
-        ends = np.cumsum(record_pages(batch.nbytes[rows]))
-        first_page = chunk.end_nbytes // PAGE_NBYTES
-        buffers = self._source(batch).buffers(run, rows, self._frame)
-        chunk.append(buffers, headers=headers, nbytes=int(ends[-1]) * PAGE_NBYTES)
-        batch.page[rows] = first_page + np.array([0, *ends[:-1]])
+        buffers = source.buffers(run, rows, frame)
+        staged = Staged(batch, rows, chunk, headers, buffers, chunk.reserve(headers))
+        pages = record_pages(batch.nbytes[rows])
+        batch.page[rows] = staged.offset // PAGE_NBYTES + np.cumsum(pages) - pages
         batch.file[rows] = chunk.file_id
         batch.end(rows, Outcome.OK)
+        self._appender.begin(staged)
+        if source.lanes < UNBOUND:
+            self._appender.drain()  # what holds the payloads is wanted for the next run
+
+    def drain(self) -> None:
+        """Block until everything that was appended is written.
+
+        Raises:
+            DiskError: As `append` does.
+        """
+        self._appender.drain()
 
     def close(self) -> None:
         """End the threads; blocks."""
         self._worker.close()
+        self._appender.close()
 
     def _source(self, batch: Batch) -> Payloads:
         if isinstance(batch.src, Extents):
@@ -126,6 +139,17 @@ class RecordWriter:
         headers["fingerprint"] = batch.fingerprints[rows]
         headers["block_hash"] = batch.hashes[rows]
         headers["parent_hash"] = batch.parents[rows]
+
+
+def _keep(staged: Staged) -> None:
+    """A run is on disk."""
+    staged.chunk.keep(staged.headers, staged.offset)
+
+
+def _lose(staged: Staged) -> None:
+    """A run is not on disk."""
+    staged.chunk.lose(staged.offset)
+    staged.batch.reopen(staged.rows)
 
 
 class _Ahead:

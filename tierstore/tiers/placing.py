@@ -1,0 +1,68 @@
+"""Puts runs of records into the file of their array, and into the next one where that is full.
+
+Called by the SSD tier on its write worker. Whatever fails, the file that failed takes no more records; nothing
+that was staged behind it counts as written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tierstore.errors import DiskError
+from tierstore.types import Extents, Outcome
+
+if TYPE_CHECKING:
+    from tierstore.disk.watched import WatchedDisk
+    from tierstore.tiers.batch import Run
+    from tierstore.tiers.folder import ChunkFolder
+    from tierstore.tiers.writing import RecordWriter
+
+__all__ = ["RunPlacer"]
+
+_logger = logging.getLogger(__name__)
+
+
+class RunPlacer:
+    """Appends runs, one array at a time.
+
+    Args:
+        disk: Remembers what failed, for the thread that asks.
+        folder: Where files come from.
+        writer: Of records.
+    """
+
+    def __init__(self, disk: WatchedDisk, folder: ChunkFolder, writer: RecordWriter) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._writer = writer
+
+    def append(self, run: Run, array: str) -> Outcome:
+        """Begin to append a run where there is room, cut at the ends of files; OK, or why the rest is left. Blocks."""
+        rewrites = isinstance(run.batch.src, Extents)
+        while len(run.left):
+            file = self._folder.appended(array)
+            if file is not None and not run.fitting(self._folder.files[file]) and not self.drain(array):
+                return Outcome.IO_ERROR  # before that file is sealed
+            chunk = self._folder.place(array, run.fitting, reserved=rewrites)
+            if isinstance(chunk, Outcome):
+                return chunk
+            if not self._attempt(array, partial(self._writer.append, run, chunk)):
+                return Outcome.IO_ERROR
+        return Outcome.OK
+
+    def drain(self, array: str) -> bool:
+        """Block until everything appended is written; False where some of it is not: its rows are open again."""
+        return self._attempt(array, self._writer.drain)
+
+    def _attempt(self, array: str, write: Callable[[], None]) -> bool:
+        try:
+            with self._disk.watching():  # what failed on the thread that writes is known on this one
+                write()
+        except DiskError as error:
+            _logger.debug("blocks not written to SSD: %s", error)  # the store's health tells it, once
+            self._folder.abandon(array)
+            return False
+        return True
