@@ -175,9 +175,9 @@ def test_the_limit_file_gives_back_what_was_written(tmp_path: Path) -> None:
     pages = np.frombuffer(mmap.mmap(-1, 8 * 4096), np.uint8).reshape(8, 4096)
     pages[:] = np.arange(8, dtype=np.uint8)[:, None]
     with closing(LimitFile(tmp_path, nbytes=16 * 4096, threads=3)) as file:
-        file.write(list(pages), 8 * 4096)
+        file.write([pages], 8 * 4096)
         pages[:] = 0xFF
-        file.read(list(pages), 8 * 4096)
+        file.read([pages], 8 * 4096)
         assert pages[:, 0].tolist() == list(range(8))
     assert list(tmp_path.iterdir()) == []
 

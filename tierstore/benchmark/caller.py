@@ -6,6 +6,7 @@ error here, for a figure over fewer bytes than it claims would be a lie.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,7 +86,7 @@ class Caller:
         """Free the pool of its coldest blocks for one call, whatever their age: a prefetch evicts only old ones.
 
         Returns:
-            The slots that are free now, as uint8[slot_nbytes] each: the next reads will fill them.
+            The slots that are free now and that the next blocks will fill; see `slots`.
         """
         self._hashes = self._payload.hashes(self._keys(_ROOM_CALL))
         self.put(_ROOM_CALL)
@@ -95,13 +96,22 @@ class Caller:
         return slots
 
     def slots(self) -> list[UInt8Array]:
-        """Where the pool holds the blocks made ready, all of which it must hold, as uint8[slot_nbytes] each."""
+        """Where the pool holds the blocks made ready, all of which it must hold, in their order.
+
+        Returns:
+            uint8[n, slot_nbytes] for every n slots that lie side by side.
+        """
         keys = np.frombuffer(b"".join(self._hashes), np.uint64).reshape(len(self._hashes), -1)
         with self._store.engine.planning() as planner:
             entries = planner.directory.find(self._handle.generation.number, keys)
-            pages = planner.directory.host_page[entries].tolist()
+            pages = planner.directory.host_page[entries].astype(np.int64)
+        starts = pages * PAGE_NBYTES
+        edges = [0, *(np.flatnonzero(np.diff(starts) != self._slot_nbytes) + 1).tolist(), len(starts)]
         memory = self._store.pool.view
-        return [memory[page * PAGE_NBYTES :][: self._slot_nbytes] for page in pages]
+        return [
+            memory[starts[first] :][: (stop - first) * self._slot_nbytes].reshape(stop - first, -1)
+            for first, stop in pairwise(edges)
+        ]
 
     def num_wrong(self, call: int) -> int:
         """How many blocks in the buffer are not, byte for byte, those of this call."""

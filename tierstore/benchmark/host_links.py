@@ -1,13 +1,12 @@
 """The links between the caller's memory and the host pool: host.put and host.get.
 
-Called by `tierstore.benchmark.bandwidth`. The limit copies the same rows between the same kinds of pages
-(an ordinary buffer, a pool of its own) with the fastest primitive there is, in one thread like the store.
+Called by `tierstore.benchmark.bandwidth`. The limit copies the same rows between the same pages (the caller's
+buffer, the store's own slots) with the fastest primitive there is, in one thread like the store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +15,9 @@ from tierstore.benchmark.caller import Caller
 from tierstore.benchmark.limits import copy_ways, fastest_copy
 from tierstore.benchmark.measure import Measurement, Probe
 from tierstore.store import Store
-from tierstore.tiers.host_pool import HostPool
 
 if TYPE_CHECKING:
+    from tierstore.benchmark.limits import Copy
     from tierstore.benchmark.plan import BenchmarkPlan
     from tierstore.types import UInt8Array
 
@@ -33,19 +32,20 @@ _FIRST_GET = 1 << 32
 
 def measure_host_links(plan: BenchmarkPlan, take: Callable[[Probe], Measurement]) -> Iterator[Measurement]:
     """Measure puts into a pool that is full, then gets of blocks that it holds. Blocks."""
-    with (
-        Store(host_size=plan.host_nbytes, host_slab_size=plan.slab_nbytes, host_populate=True, ssd_size=0) as store,
-        closing(HostPool(plan.host_nbytes)) as pool,
-    ):
-        pool.populate(0, plan.host_nbytes)
+    with Store(host_size=plan.host_nbytes, host_slab_size=plan.slab_nbytes, host_populate=True, ssd_size=0) as store:
         caller = Caller(plan, store)
-        num_areas = plan.host_nbytes // (plan.batch * plan.slot_nbytes)
-        areas = pool.view[: num_areas * plan.batch * plan.slot_nbytes].reshape(num_areas, plan.batch, plan.slot_nbytes)
-        areas = areas[:, :, : plan.block_nbytes]
+        limit = _Limit(caller)
         scratch = np.ones(_COLD_NBYTES, np.uint8)
         ways = copy_ways()
-        into_name, into_pool = fastest_copy(ways, dst=areas[0], src=caller.buffer)
-        out_name, out_of_pool = fastest_copy(ways, dst=caller.buffer, src=areas[0])
+        area = store.pool.view[: plan.batch * plan.slot_nbytes].reshape(plan.batch, -1)[:, : plan.block_nbytes]
+        into_name, into_pool = fastest_copy(ways, dst=area, src=caller.buffer)
+        out_name, out_of_pool = fastest_copy(ways, dst=caller.buffer, src=area)
+
+        def prepare_put(call: int) -> None:
+            limit.slots = caller.make_room()
+            caller.fill(call)
+            _cool(scratch)
+
         yield take(
             Probe(
                 link="host.put",
@@ -53,16 +53,22 @@ def measure_host_links(plan: BenchmarkPlan, take: Callable[[Probe], Measurement]
                 pages="buffer to memfd",
                 limit_name=into_name,
                 call_nbytes=plan.call_nbytes,
-                prepare=lambda call: _cooled(caller.fill, call, scratch),
-                limit=lambda call: into_pool(areas[call % num_areas], caller.buffer),
+                prepare=prepare_put,
+                limit=lambda _: limit.put(into_pool),
                 product=caller.put,
                 num_wrong=caller.num_wrong_held,
             )
         )
-        num_held = max(1, num_areas // 2)
+        num_held = max(1, plan.host_nbytes // (plan.batch * plan.slot_nbytes) // 2)
         for call in range(_FIRST_GET, _FIRST_GET + num_held):
             caller.fill(call)
             caller.put(call)
+
+        def prepare_get(call: int) -> None:
+            caller.poison(_FIRST_GET + call % num_held)
+            limit.slots = caller.slots()
+            _cool(scratch)
+
         yield take(
             Probe(
                 link="host.get",
@@ -70,19 +76,40 @@ def measure_host_links(plan: BenchmarkPlan, take: Callable[[Probe], Measurement]
                 pages="memfd to buffer",
                 limit_name=out_name,
                 call_nbytes=plan.call_nbytes,
-                prepare=lambda call: _cooled(caller.poison, _FIRST_GET + call % num_held, scratch),
-                limit=lambda call: out_of_pool(caller.buffer, areas[call % num_areas]),
+                prepare=prepare_get,
+                limit=lambda _: limit.get(out_of_pool),
                 product=lambda call: caller.get(_FIRST_GET + call % num_held),
                 num_wrong=lambda call: caller.num_wrong(_FIRST_GET + call % num_held),
             )
         )
 
 
-def _cooled(make_ready: Callable[[int], None], call: int, scratch: UInt8Array) -> None:
-    """Make a call ready, then push its buffer out of the caches of the core that did.
+class _Limit:
+    """Plain copies between the caller's buffer and the slots that the next call uses; see `Caller.slots`."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self.slots: list[UInt8Array] = []
+
+    def put(self, copy: Copy) -> None:
+        for in_pool, rows in self._runs():
+            copy(in_pool, rows)
+
+    def get(self, copy: Copy) -> None:
+        for in_pool, rows in self._runs():
+            copy(rows, in_pool)
+
+    def _runs(self) -> Iterator[tuple[UInt8Array, UInt8Array]]:
+        buffer, first = self._caller.buffer, 0
+        for run in self.slots:
+            yield run[:, : buffer.shape[1]], buffer[first : first + len(run)]
+            first += len(run)
+
+
+def _cool(scratch: UInt8Array) -> None:
+    """Push a buffer out of the caches of the core that made it ready.
 
     An engine's blocks come from elsewhere. Left in these caches they would be near for the limit, which runs on
     this core, and far for the store's stream, which may run on another.
     """
-    make_ready(call)
     np.add.reduce(scratch)

@@ -94,17 +94,17 @@ class LimitFile:
         self.threads = threads
         self._worker = Worker("limit", capacity=threads, threads=threads)
 
-    def write(self, rows: Sequence[UInt8Array], offset: int) -> None:
-        """Write rows of one length at `offset` in one thread, up to 4 MiB a call; durable when this returns."""
-        for piece, start, nbytes in _pieces(rows, offset):
+    def write(self, slots: Sequence[UInt8Array], offset: int) -> None:
+        """Write uint8[n, slot_nbytes] each at `offset` in one thread, 4 MiB a call; durable when this returns."""
+        for piece, start, nbytes in _pieces(slots, offset):
             _whole("write", self.path, os.pwritev(self._descriptor, piece, start), nbytes)
         os.fdatasync(self._descriptor)
 
-    def read(self, rows: Sequence[UInt8Array], offset: int) -> None:
-        """Fill rows of one length from `offset`, up to 4 MiB a call, dealt out to all threads. Blocks."""
+    def read(self, slots: Sequence[UInt8Array], offset: int) -> None:
+        """Fill uint8[n, slot_nbytes] each from `offset`, 4 MiB a call, dealt out to all threads. Blocks."""
         ended = threading.Semaphore(0)
         failures: list[DiskError | OSError] = []
-        pieces = list(_pieces(rows, offset))
+        pieces = list(_pieces(slots, offset))
 
         def read_every(first: int) -> None:
             try:
@@ -152,8 +152,9 @@ def _open(path: Path) -> tuple[int, bool]:
     return os.open(path, flags, 0o600), False
 
 
-def _pieces(rows: Sequence[UInt8Array], offset: int) -> Iterator[tuple[list[memoryview], int, int]]:
+def _pieces(slots: Sequence[UInt8Array], offset: int) -> Iterator[tuple[list[memoryview], int, int]]:
     """Rows of one call each, where they go, and their bytes."""
+    rows = [row for run in slots for row in run]
     row_nbytes = len(rows[0])
     count = max(1, _PIECE_NBYTES // row_nbytes)
     for first in range(0, len(rows), count):

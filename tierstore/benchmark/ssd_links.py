@@ -72,7 +72,7 @@ def _take_cold(store: Store, take: Callable[[Probe], Measurement], probe: Probe)
 
 @dataclass(slots=True)
 class _Limit:
-    """The plain file, and the store's slots that the next call uses, uint8[slot_nbytes] each."""
+    """The plain file, and the store's slots that the next call uses; see `Caller.slots`."""
 
     file: LimitFile
     slots: list[UInt8Array] = field(default_factory=list)
@@ -88,7 +88,7 @@ class _Limit:
         self.file.read(self.slots, self._offset(call))
 
     def _offset(self, call: int) -> int:
-        return call * sum(map(len, self.slots))
+        return call * sum(run.nbytes for run in self.slots)
 
     def drop_cache(self) -> None:
         if not self.file.direct:

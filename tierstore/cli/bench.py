@@ -62,12 +62,12 @@ class _Options(TypedDict):
     envvar="TMPDIR",
     help="Existing folder to work in.  [default: $TMPDIR or .]",
 )
-@click.option("--ssd-size", metavar="SIZE", default="4 GiB", show_default=True, help="SSD tier; the limit's is equal.")
+@click.option("--ssd-size", metavar="SIZE", default="8 GiB", show_default=True, help="SSD tier; the limit's is equal.")
 @click.option("--codec", default="raw", show_default=True, help="Codec of blocks on SSD.")
 @click.option(
     "--threads", type=click.IntRange(1, 256), default=4, show_default=True, help="Threads that read from SSD."
 )
-@click.option("--batch", type=click.IntRange(1), help="Blocks a call.  [default: 64 MiB of them, at most 256]")
+@click.option("--batch", type=click.IntRange(1), help="Blocks a call.  [default: 128 MiB of them, at most 512]")
 @click.option(
     "--seconds", type=click.FloatRange(0.1, 3600.0), default=6.0, show_default=True, help="Time for each link."
 )
