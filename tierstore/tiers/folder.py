@@ -173,13 +173,11 @@ class ChunkFolder:
             chunk.names = (sealed,)
             chunk.forget_keys()
 
-    def abandon(self, array: str) -> None:
-        """Append nothing more to the file of an array whose write failed; without a record it is given back. Blocks."""
-        chunk = self._current.get(array)
-        if chunk is not None:
-            self.retire(chunk)
-            if not chunk.end_nbytes:
-                self.discard(chunk.file_id)
+    def abandon(self, chunk: ChunkFile) -> None:
+        """Append nothing more to a file whose write failed; one without a record is given back. Blocks."""
+        self.retire(chunk)
+        if not chunk.end_nbytes:
+            self.discard(chunk.file_id)
 
     def retire(self, chunk: ChunkFile) -> None:
         """Append nothing more to a file."""

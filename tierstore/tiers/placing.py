@@ -63,6 +63,8 @@ class RunPlacer:
                 write()
         except DiskError as error:
             _logger.debug("blocks not written to SSD: %s", error)  # the store's health tells it, once
-            self._folder.abandon(array)
+            file = self._folder.appended(array)
+            if file is not None:
+                self._folder.abandon(self._folder.files[file])
             return False
         return True

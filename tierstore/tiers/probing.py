@@ -51,7 +51,7 @@ def probe_writing(folder: ChunkFolder, spec: ArraySpec) -> Outcome:
             chunk.dirty = True
             well = _takes_page(chunk.file, offset) and folder.make_durable(chunk) and _gives_page(chunk.file, offset)
             if not well:
-                folder.abandon(spec.name)
+                folder.abandon(chunk)
             elif reserved and not chunk.end_nbytes:
                 folder.discard(chunk.file_id)
             return Outcome.OK if well else Outcome.IO_ERROR

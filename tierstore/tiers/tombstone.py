@@ -202,7 +202,7 @@ class Graves:
                 _write(own, chunk)
             except DiskError as error:
                 _logger.warning("deletions not written to SSD: %s", error)
-                self._folder.abandon(chunk.name.array)
+                self._folder.abandon(chunk)
                 yield Outcome.IO_ERROR
                 return
             yield chunk, len(own)
