@@ -152,7 +152,6 @@ class Gets:
         if job.priority is Priority.PREFETCH:
             mind.host.prefetched.came(life.slot_class, good)
             mind.host.prefetched.inflight_nbytes -= len(entries) * life.block_nbytes
-        corrupt = entries[outcomes == Outcome.CORRUPT]
         mind.wake(record, plan, now)
         assert isinstance(job.src_locations, Extents), f"job {job.job_id} does not read from SSD"
         mind.ssd.unpin(entries, job.src_locations.file)
