@@ -1,6 +1,6 @@
 """What machine this is, in a few plain values. Called by the benchmark's report and by `tierstore doctor`.
 
-Reads /proc only; what a machine does not tell is left out, never guessed.
+Reads /proc and /sys only; what a machine does not tell is left out, never guessed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tierstore
 
-__all__ = ["cpu_name", "describe_machine", "file_system", "num_cpus"]
+__all__ = ["cpu_name", "describe_machine", "file_system", "num_cpus", "shared_huge_pages"]
 
 
 def describe_machine(folder: Path) -> dict[str, object]:
@@ -28,6 +28,7 @@ def describe_machine(folder: Path) -> dict[str, object]:
         "memory_available_nbytes": int(memory["MemAvailable"].split()[0]) * 1024,
         "load_average": round(os.getloadavg()[0], 2),
         "kernel": platform.release(),
+        "shared_huge_pages": shared_huge_pages(),
         "python": platform.python_version(),
         "numpy": _version("numpy"),
         "torch": _version("torch"),
@@ -44,6 +45,15 @@ def file_system(folder: Path) -> str:
         if len(mount) >= len(best) and Path(target).is_relative_to(mount):
             best, name = mount, f"{kind} on {source}"
     return name
+
+
+def shared_huge_pages() -> str:
+    """When the kernel gives shared memory, such as a host pool, huge pages, such as ``"never"`` or ``"advise"``."""
+    try:
+        modes = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read_text("ascii")
+    except OSError:
+        return "never"
+    return modes.partition("[")[2].partition("]")[0]
 
 
 def num_cpus() -> int:

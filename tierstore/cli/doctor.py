@@ -23,6 +23,10 @@ __all__ = ["command"]
 
 _PACKAGES = ("numpy", "torch", "zarr", "crc32c", "numcodecs")
 
+_HUGE_PAGES = (
+    "direct I/O into scattered pages is slower: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
@@ -63,7 +67,7 @@ def _packages() -> Iterator[_Finding]:
 
 
 def _memory(pool_nbytes: int) -> Iterator[_Finding]:
-    from tierstore.benchmark.machine import cpu_name, num_cpus
+    from tierstore.benchmark.machine import cpu_name, num_cpus, shared_huge_pages
     from tierstore.tiers.memory_limit import check_memory, find_limits
 
     yield _Finding("processor", f"{cpu_name()}, {num_cpus()} of its cores for this process")
@@ -73,6 +77,8 @@ def _memory(pool_nbytes: int) -> Iterator[_Finding]:
         yield _Finding("memory", f"{_rounded(free_nbytes)} free; the pool asks for {format_size(pool_nbytes)}")
     except MemoryLimitError as error:
         yield _Finding("memory", str(error), "set [host] size lower, or raise that limit", fatal=True)
+    mode = shared_huge_pages()
+    yield _Finding("huge pages", f"{mode}, for shared memory", _HUGE_PAGES if mode in {"never", "deny"} else "")
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if memlock == resource.RLIM_INFINITY:
         yield _Finding("memlock", "unlimited")
@@ -96,7 +102,10 @@ def _folder(folder: Path) -> _Finding:
         free = _rounded(disk.look("").free_nbytes)
     except FolderError as error:
         return _Finding(what, str(error), "set [ssd] dir to a folder that can be written", fatal=True)
-    found = f"{file_system(folder)}, {free} free, {'direct I/O' if disk.direct else 'no direct I/O'}"
+    system = file_system(folder)
+    found = f"{system}, {free} free, {'direct I/O' if disk.direct else 'no direct I/O'}"
+    if system.startswith("tmpfs"):
+        return _Finding(what, found, "this is memory and ends with the machine; use a folder on an SSD")
     return _Finding(what, found, "" if disk.direct else "use a local file system with O_DIRECT, such as ext4 or xfs")
 
 
