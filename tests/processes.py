@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["mappers", "pools_of", "program"]
+__all__ = ["mappers", "open_files", "pools_of", "program"]
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,6 +27,18 @@ def program(script: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], 
             yield process, process.stdout
         finally:
             process.kill()
+
+
+def open_files(pid: int | str = "self") -> list[str]:
+    """What the descriptors of a process lead to."""
+    folder = f"/proc/{pid}/fd"
+    found = []
+    for name in os.listdir(folder):
+        try:
+            found.append(os.readlink(f"{folder}/{name}"))
+        except FileNotFoundError:
+            continue
+    return found
 
 
 def pools_of(pid: int) -> set[str]:

@@ -16,11 +16,13 @@ from tierstore import registry
 from tierstore.control.mind import Limits
 from tierstore.control.planner import Planner
 from tierstore.control.slabs import SLABS_MIN, SlotAllocator
+from tierstore.errors import ConfigError
 from tierstore.metrics import Metrics
 from tierstore.recency import RecencyKeeper
 from tierstore.shield import Shielded, unshielded
 from tierstore.tiers.host_pool import HostPool
-from tierstore.tiers.manifest import Manifest
+from tierstore.tiers.manifest import Manifest, ManifestView
+from tierstore.tiers.read_only import ReadOnlySsdTier
 from tierstore.tiers.ssd import SsdTier, default_file_nbytes
 from tierstore.transfer.device_link import DeviceLink
 from tierstore.transfer.engine import Engine
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from tierstore.device.base import Device
     from tierstore.disk.base import Disk
     from tierstore.policy.base import AdmissionPolicy, NewPolicy
-    from tierstore.tiers.base import Recovered
+    from tierstore.tiers.base import Recovered, Tier
     from tierstore.transfer.caller_memory import CallerMemory
     from tierstore.types import RequestId
 
@@ -70,10 +72,10 @@ class House:
     pool: HostPool
     engine: Engine
     metrics: Metrics
-    manifest: Manifest | None
+    manifest: Manifest | ManifestView | None
     recovered: dict[bytes, list[Recovered]]
     recency: RecencyKeeper | None
-    ssd: SsdTier | None
+    ssd: SsdTier | ReadOnlySsdTier | None
     closing: ExitStack
 
 
@@ -105,6 +107,8 @@ def build(
         manifest, tier = None, None
         if disk is None and config.ssd.enabled:
             disk = _local_disk(config)
+        if disk is None and config.ssd.read_only:
+            raise ConfigError("ssd.read_only looks at a folder, and there is none; set ssd.dir, or leave it out")
         if disk is not None:
             manifest, tier = _open_ssd(config, disk, pool, stack)
         recovered: dict[bytes, list[Recovered]] = {}
@@ -126,7 +130,7 @@ def build(
             write=None if tier is None else WriteLink(tier, name="ssd-write", capacity=_TIER_JOBS_MAX),
         )
         engine = Engine(planner, links, memory, _steady_clock(), shield=shield)
-        recency = None if disk is None else RecencyKeeper(disk, engine, recovered)
+        recency = None if disk is None or config.ssd.read_only else RecencyKeeper(disk, engine, recovered)
         if recency is not None:
             stack.callback(recency.close)
         stack.callback(engine.close)
@@ -134,10 +138,17 @@ def build(
 
 
 def _local_disk(config: StoreConfig) -> Disk:
-    return cast("Callable[[str | None], Disk]", registry.load("disks", "posix"))(config.ssd.dir)
+    new_disk = cast("Callable[..., Disk]", registry.load("disks", "posix"))
+    return new_disk(config.ssd.dir, read_only=config.ssd.read_only)
 
 
-def _open_ssd(config: StoreConfig, disk: Disk, pool: HostPool, stack: ExitStack) -> tuple[Manifest, SsdTier]:
+def _open_ssd(
+    config: StoreConfig, disk: Disk, pool: HostPool, stack: ExitStack
+) -> tuple[Manifest | ManifestView, SsdTier | ReadOnlySsdTier]:
+    """Claim the folder and open its tier; or look at it, and claim nothing."""
+    if config.ssd.read_only:
+        view = ManifestView.read(disk)
+        return view, ReadOnlySsdTier(disk, pool.view, view.epochs, codecs=_codecs())
     manifest = Manifest.open(disk)
     stack.callback(manifest.close)
     tier = SsdTier(
@@ -148,17 +159,22 @@ def _open_ssd(config: StoreConfig, disk: Disk, pool: HostPool, stack: ExitStack)
         free_floor_nbytes=config.ssd.free_floor,
         file_nbytes=config.ssd.file_size,
         codec=_codec(config.codec.name),
-        other_codecs={name: partial(_codec, name) for name in registry.names("codecs")},
+        other_codecs=_codecs(),
     )
     stack.callback(tier.close)
     return manifest, tier
+
+
+def _codecs() -> dict[str, Callable[[], Codec]]:
+    """What makes each codec that there is."""
+    return {name: partial(_codec, name) for name in registry.names("codecs")}
 
 
 def _codec(name: str) -> Codec:
     return cast("Callable[[], Codec]", registry.load("codecs", name))()
 
 
-def _read_link(tier: SsdTier, config: StoreConfig) -> ReadLink:
+def _read_link(tier: Tier, config: StoreConfig) -> ReadLink:
     return ReadLink(tier, name="ssd-read", threads=config.ssd.read_threads, capacity=_TIER_JOBS_MAX)
 
 

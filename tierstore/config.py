@@ -62,6 +62,9 @@ class SsdConfig:
     stall_seconds: float = _setting(
         10.0, settings.SECONDS, "an SSD that ends no read for so long, no write for three times as long, is off"
     )
+    read_only: bool = _setting(
+        False, settings.FLAG, "look at the folder beside its owner: no lock, and nothing is written"
+    )
 
     @property
     def enabled(self) -> bool:

@@ -17,6 +17,7 @@ machine, and every message says what was wrong, which value, and what to do.
     ├── DeviceError          the device refused a call
     │   ├── NoDeviceError        there is no GPU, driver or package to use it with
     │   └── DeviceMemoryError    the GPU has no memory left                     (also a MemoryError)
+    ├── ReadOnlyError        the store only looks at its folder, which another one may own
     └── ClosedError          the store is closed
         └── ForkError            it belongs to the process that this one is a fork of
 """
@@ -41,6 +42,7 @@ __all__ = [
     "MemoryLimitError",
     "NoDeviceError",
     "RankError",
+    "ReadOnlyError",
     "TierstoreError",
 ]
 
@@ -104,6 +106,16 @@ class NoDeviceError(DeviceError):
 
 class DeviceMemoryError(DeviceError, MemoryError):
     """The GPU has no memory left."""
+
+
+class ReadOnlyError(TierstoreError):
+    """The store was opened with ``ssd.read_only``: it deletes and clears nothing."""
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(
+            f"{verb} is refused: the store was opened with ssd.read_only, to look at a folder that another may own; "
+            f"call {verb} of the owner, or open the folder without ssd.read_only"
+        )
 
 
 class ClosedError(TierstoreError):

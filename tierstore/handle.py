@@ -231,7 +231,12 @@ class NamespaceHandle:
 
         Outcomes: OK for a block that was known, MISS for one that was not. Anything else says that the SSD
         could not take it down, and that a restart may find the block again.
+
+        Raises:
+            ReadOnlyError: The store was opened with ``ssd.read_only``.
+            IdentityError, ClosedError: Before anything has happened.
         """
+        self._store.check_may_delete()
         keys = as_hashes(hashes)
         number = self._generation.number
         return self._store.engine.start(
@@ -239,7 +244,12 @@ class NamespaceHandle:
         )
 
     def clear(self) -> None:
-        """Forget every block of the namespace, durably: nothing put before comes back. Blocks."""
+        """Forget every block of the namespace, durably: nothing put before comes back. Blocks.
+
+        Raises:
+            ReadOnlyError: The store was opened with ``ssd.read_only``.
+            DiskError: It could not be written; nothing is forgotten.
+        """
         self._store.begin_next_generation(self)
 
     @property

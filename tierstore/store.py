@@ -18,7 +18,7 @@ from tierstore.assembly import build
 from tierstore.config import StoreConfig
 from tierstore.device.paged_kv import PagedKV
 from tierstore.device.paging import bind_rows
-from tierstore.errors import ClosedError, DeviceError, IdentityError, LayoutError
+from tierstore.errors import ClosedError, DeviceError, IdentityError, LayoutError, ReadOnlyError
 from tierstore.handle import NamespaceHandle
 from tierstore.health import Service, TierHealth
 from tierstore.keys import Namespace
@@ -136,6 +136,11 @@ class Store:
             epoch = current.epoch + 1 if manifest is None else manifest.advance(fingerprint)
             handle.enter(self._open_generation(handle.namespace, epoch))
             self.engine.end_life(current.number)
+
+    def check_may_delete(self) -> None:
+        """Raise ReadOnlyError where the folder is only looked at: a deletion there would not last."""
+        if self.config.ssd.read_only:
+            raise ReadOnlyError("delete")
 
     @property
     def prefetching(self) -> PrefetchPolicy:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.payload import TIMEOUT_SECONDS, block_hash, get, namespace, rows, small_store
-from tests.processes import mappers, pools_of, program
+from tests.processes import mappers, open_files, pools_of, program
 from tierstore.errors import ForkError
 from tierstore.store import Store
 from tierstore.types import Outcome
@@ -43,18 +43,6 @@ def in_child(task: Callable[[], None]) -> int:
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def open_files(pid: int | str = "self") -> list[str]:
-    """What the descriptors of a process lead to."""
-    folder = f"/proc/{pid}/fd"
-    found = []
-    for name in os.listdir(folder):
-        try:
-            found.append(os.readlink(f"{folder}/{name}"))
-        except FileNotFoundError:
-            continue
-    return found
 
 
 def test_every_verb_in_a_forked_child_names_the_parent_as_the_owner(tmp_path: Path) -> None:

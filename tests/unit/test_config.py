@@ -48,6 +48,7 @@ VALID = [
     ("ssd.size", 0),
     ("ssd.read_threads", 8),
     ("ssd.stall_seconds", 0),
+    ("ssd.read_only", True),
     ("codec.name", "lz4"),
     ("prefetch.inflight", "0"),
     ("prefetch.cold_seconds", 0.5),

@@ -159,7 +159,8 @@ class Gets:
         if len(good) < len(entries):
             mind.host.failed(life.slot_class, bad)
             mind.host.unpin(life.slot_class, entries[gone])
-            lost = entries[(outcomes == Outcome.CORRUPT) | self._unreadable(entries, outcomes)]
+            spoilt = (outcomes == Outcome.CORRUPT) | (outcomes == Outcome.MISS)  # or its file has gone
+            lost = entries[spoilt | self._unreadable(entries, outcomes)]
             mind.ssd.discard(lost[mind.directory.ssd.state[lost] == State.READY])
             mind.directory.release(entries)
 

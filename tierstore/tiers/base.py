@@ -62,7 +62,8 @@ class TierWork(Protocol):
     def read(self, job: CopyJob) -> CopyResult:
         """Fill the job's host slots and verify identity, length and checksum of each block.
 
-        A block that does not verify is CORRUPT, one that cannot be read IO_ERROR; never an exception.
+        A block that does not verify is CORRUPT, one that cannot be read IO_ERROR, and one whose file another owner
+        has given back MISS; never an exception.
         """
 
     def write(self, jobs: Sequence[CopyJob | TombstoneJob]) -> list[CopyResult]:

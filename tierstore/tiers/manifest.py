@@ -14,14 +14,14 @@ from contextlib import suppress
 from typing import TypedDict
 
 from tierstore.disk.base import Disk, Lock
-from tierstore.errors import DiskError, FolderBusyError, FolderFormatError
+from tierstore.errors import DiskError, FolderBusyError, FolderFormatError, ReadOnlyError
 from tierstore.keys import Namespace
 from tierstore.tiers.holder import describe_holder, this_holder
 from tierstore.tiers.record import FORMAT_VERSION
 from tierstore.tiers.whole_file import read_whole, replace_whole
 from tierstore.types import PAGE_NBYTES
 
-__all__ = ["Manifest", "ManifestContent", "NamespaceContent", "read_manifest"]
+__all__ = ["Manifest", "ManifestContent", "ManifestView", "NamespaceContent", "read_manifest"]
 
 _PATH = "store.json"
 _LOCK_PATH = "LOCK"
@@ -85,7 +85,7 @@ class Manifest:
     @property
     def epochs(self) -> Mapping[bytes, int]:
         """The living epoch of every known namespace, by fingerprint."""
-        return {bytes.fromhex(name): entry["epoch"] for name, entry in self._content["namespaces"].items()}
+        return _epochs(self._content)
 
     def epoch(self, fingerprint: bytes) -> int:
         """The living epoch of a registered namespace."""
@@ -136,6 +136,46 @@ class Manifest:
                 _save(self._disk, self._content)
             raise
         self._content = content
+
+
+class ManifestView:
+    """The manifest of a folder that another store may own, as it was when it was read. Made by `read`."""
+
+    def __init__(self, content: ManifestContent) -> None:
+        self._content = content
+
+    @classmethod
+    def read(cls, disk: Disk) -> ManifestView:
+        """Read the manifest, without a claim; blocks.
+
+        Raises:
+            FolderFormatError: There is none, or as `Manifest.open` says.
+            DiskError: The disk failed.
+        """
+        content = read_manifest(disk)
+        if content is None:
+            raise FolderFormatError(
+                f"the folder holds no {_PATH}, and ssd.read_only makes none; give the folder of a store, "
+                "or open it once without ssd.read_only"
+            )
+        return cls(content)
+
+    @property
+    def epochs(self) -> Mapping[bytes, int]:
+        """The epoch of every namespace known then, by fingerprint."""
+        return _epochs(self._content)
+
+    def register(self, namespace: Namespace) -> int:
+        """The epoch of a namespace; of one that is not known the first. Writes nothing."""
+        return self.epochs.get(namespace.fingerprint, 0)
+
+    def advance(self, fingerprint: bytes) -> int:
+        """Raise ReadOnlyError."""
+        raise ReadOnlyError("clear")
+
+
+def _epochs(content: ManifestContent) -> Mapping[bytes, int]:
+    return {bytes.fromhex(name): entry["epoch"] for name, entry in content["namespaces"].items()}
 
 
 def read_manifest(disk: Disk) -> ManifestContent | None:

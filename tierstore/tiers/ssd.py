@@ -47,6 +47,8 @@ __all__ = ["SsdTier", "default_file_nbytes"]
 _RAW = RawCodec()
 _OTHER_CODECS: Mapping[str, Callable[[], Codec]] = MappingProxyType({RawCodec.name: RawCodec})
 
+_NOT_OWNED = "LOCK of the SSD folder was removed or replaced: nothing is written to it in this run"
+
 _logger = logging.getLogger(__name__)
 
 
@@ -170,7 +172,7 @@ class SsdTier:
         """Find out what the folder lets this tier do now; blocks. See `tierstore.tiers.probing`."""
         self._disk.take_fault()
         writing = Outcome.IO_ERROR
-        if self._recovered is not None and self._recovered.complete:
+        if self._recovered is not None and self._recovered.complete and self._is_owner():
             writing = probe_writing(self._folder, self._last) if self._last else probe_folder(self._disk)
         reading = probe_reading(self._folder)
         fault = self._write_fault()
@@ -180,6 +182,8 @@ class SsdTier:
 
     def _write_fault(self) -> Fault | None:
         """Why the last call could not write, where that is no limit of this tier's own."""
+        if not self._owned:
+            return Fault(_NOT_OWNED)
         fault = self._disk.take_fault(besides="read")  # of a record that was to be written again
         if fault is None and self._folder.shortage:
             fault = Fault(self._folder.shortage)
@@ -255,7 +259,7 @@ class SsdTier:
         try:
             if self._owned and not self._manifest.stands():
                 self._owned = False
-                _logger.error("LOCK of the SSD folder was removed or replaced; nothing is written to it in this run")
+                _logger.error(_NOT_OWNED)
         except DiskError as error:
             _logger.warning("not known whether the SSD folder is still this store's: %s", error)
             return False
