@@ -86,7 +86,8 @@ class NamespaceHandle:
             parent: Hash of the block before the first; zeros at the start of a chain.
             durable: Wait for the disk. REJECTED where there is no SSD tier.
             after: Copy only after this event, of the store or of the framework whose tensors these are, such as a
-                ``torch.cuda.Event``. None: after what the calling thread has enqueued on the device so far.
+                ``torch.cuda.Event``; or one for each page group of the cache, which holds that group alone. None: after
+                what the calling thread has enqueued on the device so far.
             deadline_seconds: End by then.
 
         Raises:
@@ -120,7 +121,7 @@ class NamespaceHandle:
             buffers: Where to.
             block_ids: The place of each block in the cache, or of each row of ids that it was bound with a sequence of
                 them; None where block i is row i.
-            after: As for `put`; or one event for each page group of the cache, which holds that group alone.
+            after: As for `put`.
             deadline_seconds: Load what is ready by then, and no more.
 
         Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,25 @@ def test_every_part_of_a_hybrid_block_comes_back() -> None:
         assert handle.put(HASHES[:1], kv, block_ids=[[1], [2], [3]]).result(TIMEOUT_SECONDS).ok
         assert handle.get(HASHES[:1], kv, block_ids=[[4], [9], [0]]).result(TIMEOUT_SECONDS).ok
         assert np.array_equal(hybrid.read(memories, np.array([4, 9, 0])), block)
+
+
+def test_layers_of_blocks_that_come_from_ssd_are_ready_one_after_another(tmp_path: Path) -> None:
+    arrangement = ARRANGEMENTS["one tensor, layer first"]
+    memories = arrangement.memories(4)
+    kv = arrangement.bind(memories, pages_per_group=1)
+    share = kv.block_nbytes // len(kv.groups)
+    blocks = np.stack([arrangement.read(memories, np.array([block_id])) for block_id in range(4)])
+    with small_store(ssd_dir=tmp_path) as made:
+        handle = of(made, arrangement.layout)
+        assert handle.put(HASHES, kv, block_ids=range(4), durable=True).result(TIMEOUT_SECONDS).ok
+    with small_store(ssd_dir=tmp_path) as made:
+        transfer = of(made, arrangement.layout).get(HASHES, kv, block_ids=[7, 5, 4, 6])
+        for layer in range(len(kv.groups)):
+            assert transfer.layer_ready(layer).wait(TIMEOUT_SECONDS)
+            for block, block_id in zip(blocks, [7, 5, 4, 6], strict=True):
+                found = arrangement.read(memories, np.array([block_id]))
+                assert np.array_equal(found[layer * share :][:share], block[layer * share :][:share])
+        assert transfer.result(TIMEOUT_SECONDS).ok
 
 
 def bound(dtype: str, tensor_dtype: torch.dtype | None = None) -> PagedKV:

@@ -97,7 +97,7 @@ class PagedKV:
         _check_apart(bound)
         return bound
 
-    @property
+    @cached_property
     def writable(self) -> bool:
         """Whether blocks may be loaded into it."""
         return all(tensor.writable for tensor in self.tensors)
