@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.gpu.bandwidth import Cell, as_table, measure_matrix
-from bench.gpu.correctness import check_arrangements
+from bench.gpu.correctness import check_arrangements, check_quantization
 from bench.gpu.races import count_races
 from tierstore.benchmark.machine import describe_machine
 from tierstore.device.calibration import Choices, calibrate
@@ -41,7 +43,8 @@ def main() -> None:
     runtime.enter()
     started = time.perf_counter()
     print(f"{runtime.facts}")
-    wrong = {checked: found for checked, found in _said(check_arrangements(runtime)) if found}
+    checks = itertools.chain(check_arrangements(runtime), check_quantization(runtime))
+    wrong = {checked: found for checked, found in _said(checks) if found}
     races = _races(runtime)
     choices = calibrate(runtime)
     cells = _matrix(runtime, MATRIX_SHARE * given.seconds)
@@ -65,13 +68,13 @@ def main() -> None:
         sys.exit(1)
 
 
-def _said(found: object) -> list[tuple[str, str]]:
+def _said(found: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     kept = []
-    for checked, wrong in found:  # type: ignore[attr-defined]
+    for checked, wrong in found:
         kept.append((checked, wrong))
         if wrong:
             print(f"WRONG {wrong}: {checked}")
-    print(f"{len(kept)} combinations of arrangement and engine checked")
+    print(f"{len(kept)} combinations checked")
     return kept
 
 

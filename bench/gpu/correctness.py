@@ -17,6 +17,8 @@ from tierstore.device.calibration import ROWS_NBYTES, Choices
 from tierstore.device.copy_engines import engine_names
 from tierstore.device.cuda_device import CudaDevice
 from tierstore.device.paging import slot_nbytes
+from tierstore.device.quantization import SCHEMES, QuantizedBlock, dequantize, quantize, quantize_tables
+from tierstore.device.segments import SEGMENT
 from tierstore.testing.caches import ARRANGEMENTS, Arrangement
 from tierstore.tiers.host_pool import HostPool
 from tierstore.types import PAGE_NBYTES
@@ -42,6 +44,35 @@ def check_arrangements(runtime: CudaRuntime) -> Iterator[tuple[str, str]]:
         for (name, arrangement), per_group in product(ARRANGEMENTS.items(), (None, 1)):
             checked = f"{name}, {'one group' if per_group is None else 'a group a page'}, {engine}"
             yield checked, _check(device, arrangement, per_group)
+
+
+def check_quantization(runtime: CudaRuntime) -> Iterator[tuple[str, str]]:
+    """The same of the quantizing kernels, against their arithmetic in numpy, bit for bit."""
+    runtime.enter()
+    stream = runtime.new_stream(high_priority=False)
+    for scheme, group in product(SCHEMES, (64, 128, 576)):
+        block = QuantizedBlock(scheme, "float32", group, 8 * group)
+        values = np.random.default_rng(group).standard_normal((BLOCKS, 8, group)).astype(np.float32)
+        cache, slots = torch.from_numpy(values).cuda(), torch.zeros((BLOCKS, block.nbytes), dtype=torch.uint8).cuda()
+        row_nbytes = values[0].nbytes
+        segments = np.array([(cache.data_ptr(), row_nbytes, 1, row_nbytes, row_nbytes, 0)], SEGMENT)
+        addresses = slots.data_ptr() + np.arange(BLOCKS, dtype=np.int64) * block.nbytes
+        wrong = []
+        codes, scales = quantize(values.reshape(-1, group), scheme)
+        for store in (True, False):
+            for table in quantize_tables(block, segments, addresses, np.arange(BLOCKS, dtype=np.int64)):
+                runtime.launch(block.kernel(store=store), 16, table, stream)
+            runtime.finish(runtime.record(stream))
+            if store:
+                stored = slots.cpu().numpy()
+                found = stored[:, : 8 * group].reshape(-1, group)
+                found_scales = stored[:, block.scales_offset_nbytes :].copy().view(np.float32).ravel()
+                if not (np.array_equal(found, codes) and np.array_equal(found_scales, scales)):
+                    wrong.append("quantize")
+            elif not np.array_equal(cache.cpu().numpy().reshape(-1, group), dequantize(codes, scales, scheme)):
+                wrong.append("dequantize")
+        yield f"{scheme}, groups of {group}", " and ".join(wrong)
+    runtime.drop_stream(stream)
 
 
 def _check(device: CudaDevice, arrangement: Arrangement, per_group: int | None) -> str:

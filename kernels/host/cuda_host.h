@@ -15,7 +15,7 @@
 #define __global__
 #define __forceinline__ inline
 #define __grid_constant__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 struct uint2 {
     unsigned int x, y;

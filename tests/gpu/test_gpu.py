@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.gpu.correctness import check_arrangements, device_by
+from bench.gpu.correctness import check_arrangements, check_quantization, device_by
 from bench.gpu.races import count_races
 from tierstore import KVLayout, Namespace, Store, chain_hashes
 from tierstore.device.calibration import calibrate
@@ -66,6 +66,10 @@ class TestCaches(PagedCacheContract):
 
 def test_every_arrangement_is_right_by_every_engine(runtime: CudaRuntime) -> None:
     assert {checked: wrong for checked, wrong in check_arrangements(runtime) if wrong} == {}
+
+
+def test_quantizing_kernels_give_numpys_bits(runtime: CudaRuntime) -> None:
+    assert {checked: wrong for checked, wrong in check_quantization(runtime) if wrong} == {}
 
 
 def test_slow_kernels_race_no_copy(runtime: CudaRuntime) -> None:

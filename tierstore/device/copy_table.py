@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tierstore.device.segments import Segments
     from tierstore.types import Int64Array
 
-__all__ = ["BLOCKS_MAX", "COPY_TABLE", "SEGMENTS_MAX", "WARP", "Launch", "launches", "vector_nbytes"]
+__all__ = ["BLOCK", "BLOCKS_MAX", "COPY_TABLE", "SEGMENTS_MAX", "WARP", "Launch", "launches", "vector_nbytes"]
 
 SEGMENTS_MAX = 40
 BLOCKS_MAX = 128
@@ -30,13 +30,16 @@ WARP = 32
 _VECTORS_PER_LANE = 4
 _VECTORS_NBYTES = (16, 8, 4, 2)
 
+BLOCK = np.dtype([("slot", np.int64), ("block_id", np.int64)])
+"""Where one block lies: the address of its slot, and its place in the cache."""
+
 COPY_TABLE = np.dtype(
     [
         ("num_segments", np.int32),
         ("num_blocks", np.int32),
         ("tiles", np.uint64),
         ("segments", SEGMENT, (SEGMENTS_MAX,)),
-        ("blocks", np.dtype([("slot", np.int64), ("block_id", np.int64)]), (BLOCKS_MAX,)),
+        ("blocks", BLOCK, (BLOCKS_MAX,)),
     ]
 )
 """``CopyTable`` of the kernels, byte for byte."""

@@ -20,7 +20,15 @@ _PACKAGE = Path(__file__).parents[1]
 _WIDTHS = (16, 8, 4, 2, 1)
 
 SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"gather_scatter": tuple(f"{way}_{width}" for way in ("gather", "scatter") for width in _WIDTHS)}
+    {
+        "gather_scatter": tuple(f"{way}_{width}" for way in ("gather", "scatter") for width in _WIDTHS),
+        "quantize": tuple(
+            f"{way}_{dtype}_{scheme}"
+            for way in ("quantize", "dequantize")
+            for dtype in ("bfloat16", "float16", "float32")
+            for scheme in ("fp8_e4m3", "int8")
+        ),
+    }
 )
 """Every file of kernels by the name that `read_source` takes, and the kernels in it."""
 
