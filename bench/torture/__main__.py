@@ -1,4 +1,4 @@
-"""Torture: `python -m bench.torture --lives 300 --seed 1 [--kind K] [--life N] [--folder F] [--json -]`.
+"""Torture: `python -m bench.torture --lives 300 --seed 1 [--kind K] [--life N] [--minutes M] [--folder F] [--json -]`.
 
 Lives of a store end by kill -9 or power loss at any disk call, its files are damaged, and every next life must find
 what was acknowledged as durable, nothing that was deleted, no wrong byte, and a ledger that equals the disk. Says how
@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from contextlib import nullcontext
+from itertools import cycle
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,19 +33,25 @@ _FINDINGS_MAX = 20
 """Findings that are shown."""
 
 
-def share(lives: int, kinds: Sequence[str]) -> dict[str, int]:
-    """Share a number of lives among kinds, whole worlds by turns."""
-    shares = dict.fromkeys(kinds, 0)
-    for world in range(-(-lives // LIVES_PER_WORLD)):
-        shares[kinds[world % len(kinds)]] += min(LIVES_PER_WORLD, lives - sum(shares.values()))
-    return {kind: own for kind, own in shares.items() if own}
+def schedule(lives: int, kinds: Sequence[str]) -> list[tuple[str, range]]:
+    """Share a number of lives among kinds, world by world: a world of processes behind one of each simulated kind."""
+    simulated = [kind for kind in kinds if not KINDS[kind].real]
+    real = [kind for kind in kinds if KINDS[kind].real]
+    order = [kind for last in real for kind in (*simulated, last)] or simulated
+    worlds: Counter[str] = Counter()
+    found = []
+    for first, kind in zip(range(0, lives, LIVES_PER_WORLD), cycle(order), strict=False):
+        start = worlds[kind] * LIVES_PER_WORLD
+        found.append((kind, range(start, start + min(LIVES_PER_WORLD, lives - first))))
+        worlds[kind] += 1
+    return found
 
 
 def as_table(verdict: Verdict, seconds: float) -> Table:
     """What was done and what came of it."""
     table = Table("", "", title=f"torture: {sum(verdict.lives.values())} lives in {seconds:.0f} s", show_header=False)
     table.columns[1].justify = "right"
-    for kind, lives in verdict.lives.items():
+    for kind, lives in sorted(verdict.lives.items()):
         table.add_row(f"lives: {KINDS[kind].about}", f"{lives:,}")
     table.add_section()
     for name in sorted(verdict.counts):
@@ -83,19 +92,23 @@ def show_findings(verdict: Verdict, seed: int, console: Console) -> None:
 @click.option("--seed", default=1, show_default=True, help="Of everything that is drawn.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Of these kinds alone.")
 @click.option("--life", "only", type=int, help="This life of each kind alone, behind those of its world before it.")
+@click.option("--minutes", default=inf, help="Begin no life after so long.")
 @click.option("--folder", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Where folders are made.")
 @click.option("--json", "json_path", help='Write the result as JSON, to a file or to "-" for standard output.')
 def main(
-    *, num_lives: int, seed: int, kinds: tuple[str, ...], only: int | None, folder: Path | None, json_path: str | None
+    *,
+    num_lives: int,
+    seed: int,
+    kinds: tuple[str, ...],
+    only: int | None,
+    minutes: float,
+    folder: Path | None,
+    json_path: str | None,
 ) -> None:
     """Run the lives and tell what came of them."""
     console = Console(stderr=True)
     names = kinds or tuple(KINDS)
-    ranges = (
-        {kind: range(own) for kind, own in share(num_lives, names).items()}
-        if only is None
-        else {kind: range(only, only + 1) for kind in names}
-    )
+    worlds = schedule(num_lives, names) if only is None else [(kind, range(only, only + 1)) for kind in names]
     verdict, begun = Verdict(), time.perf_counter()
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -103,8 +116,10 @@ def main(
     )  # fmt: skip
     console.print(f"seed {seed}")
     with bar if console.is_terminal else nullcontext():
-        task = bar.add_task("", total=sum(map(len, ranges.values())))
-        for kind, lives in ranges.items():
+        task = bar.add_task("", total=sum(len(lives) for _, lives in worlds))
+        for kind, lives in worlds:
+            if time.perf_counter() - begun > 60 * minutes:
+                break
             for _ in torture(kind, lives, seed=seed, verdict=verdict, folder=folder):
                 bar.update(task, advance=1, description=kind, refresh=console.is_terminal)
     seconds = time.perf_counter() - begun

@@ -34,6 +34,9 @@ TIMEOUT_SECONDS: Final = 60.0
 
 _NOT_STORED: Final = "tierstore_not_stored_blocks_total"
 
+_MOODS: Final = ((40, 25, 10, 6, 5, 4, 6), (70, 10, 5, 10, 1, 1, 3), (35, 5, 45, 5, 5, 1, 1), (30, 45, 3, 8, 5, 8, 1))
+"""How often a caller puts, gets, deletes, puts what is shared, looks, prefetches and flushes."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
@@ -51,27 +54,30 @@ class Caller:
     """See above.
 
     Args:
-        ended: Whether the life has ended.
         journal: Told of everything.
         store: The store.
         handles: Of every space.
         space: Its own.
         rng: Draws its steps.
+        ended: Whether the life has ended.
+        answered: Called behind every answer that promises something for good; may end the life.
         durable_shared: Whether it may ask for shared blocks to be durable.
     """
 
     def __init__(
         self,
-        ended: Callable[[], bool],
         journal: Journal,
         store: Store,
         handles: Sequence[NamespaceHandle],
         space: int,
         rng: Random,
         *,
+        ended: Callable[[], bool],
+        answered: Callable[[], None],
         durable_shared: bool,
     ) -> None:
         self._ended = ended
+        self._answered = answered
         self._journal = journal
         self._store = store
         self._handles = handles
@@ -85,10 +91,11 @@ class Caller:
     def work(self, steps: int) -> None:
         """Do so many steps, or as many as the life has."""
         verbs = (self._put, self._get, self._delete, self._put_shared, self._look, self._prefetch, self._flush)
+        mood = self._rng.choice(_MOODS)
         for _ in range(steps):
             if self._ended():
                 break
-            verb = self._rng.choices(verbs, (40, 25, 10, 6, 5, 4, 6))[0]
+            verb = self._rng.choices(verbs, mood)[0]
             verb()
             if self._rng.random() < 0.03:
                 self._clear()
@@ -157,6 +164,7 @@ class Caller:
         if self._store.flush().result(TIMEOUT_SECONDS).ok and self._not_stored() == self._num_not_stored:
             for asked in self._stored:
                 self._journal.say("kept", asked.space, asked.numbers, [fate.deletes for fate in asked.fates])
+            self._answered()
         self._stored.clear()
 
     def _clear(self) -> None:
@@ -168,6 +176,7 @@ class Caller:
                 raise
         else:
             self._journal.say("cleared", self._space)
+            self._answered()
 
     def _settle(self) -> None:
         """Wait for what is under way, and say what was acknowledged."""
@@ -182,8 +191,10 @@ class Caller:
             tickets = [one.fates[row].deletes for row in rows_kept] if one.fates else []
             if one.verb == "durable" and numbers:
                 self._journal.say("kept", one.space, numbers, tickets)
+                self._answered()
             elif one.verb == "delete" and numbers:
                 self._journal.say("deleted", one.space, numbers, tickets)
+                self._answered()
             elif one.verb == "put" and numbers == one.numbers and (one.space != SHARED or self._durable_shared):
                 self._stored.append(one)
 

@@ -93,17 +93,17 @@ class Knowledge:
     """Of one folder, over all its lives.
 
     Args:
-        capacity_nbytes: What all chunk files may take.
         file_nbytes: Of one chunk file.
 
     Attributes:
+        capacity_nbytes: What all chunk files may take in the life at hand.
         fates: By block.
         counts: Of what happened, by name.
         faults: What was found, in words.
     """
 
-    capacity_nbytes: int
     file_nbytes: int
+    capacity_nbytes: int = 0
     fates: dict[Block, Fate] = field(
         default_factory=lambda: {Block(s, n): Fate() for s in range(len(SPACES)) for n in range(NUMBERS)}
     )
@@ -169,8 +169,9 @@ class Knowledge:
 
     # What the disk was asked to do.
 
-    def found(self, files: Mapping[str, Sequence[Record]]) -> None:
-        """What lies in the folder's files between two lives."""
+    def found(self, files: Mapping[str, Sequence[Record]], *, capacity_nbytes: int) -> None:
+        """What lies in the folder's files before a life, and what that life lets them take."""
+        self.capacity_nbytes = capacity_nbytes
         self._files, self._last, self._unseen_nbytes = {}, {}, 0
         for fate in self.fates.values():
             fate.newest, fate.gone = -1, False

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -143,7 +144,7 @@ class World:
     """
 
     def __init__(self, kind: Kind, seed: str, lie: Lie, ground: Ground) -> None:
-        self.knowledge = Knowledge(kind.capacity_files * FILE_NBYTES, FILE_NBYTES)
+        self.knowledge = Knowledge(FILE_NBYTES)
         self._kind = kind
         self._seed = seed
         self._lie = lie
@@ -152,7 +153,7 @@ class World:
     def live(self, index: int) -> None:
         """Live one life."""
         plan = plan_life(self._kind, self._seed, index)
-        self.knowledge.found(scan(self._ground))
+        self.knowledge.found(scan(self._ground), capacity_nbytes=plan.capacity_nbytes)
         rng, journal = Random(f"{plan.seed}/damage"), Journal(self.knowledge)
         for kind in plan.damages:
             befall(kind, self._ground, journal, rng)
@@ -162,8 +163,12 @@ class World:
     def look(self, index: int) -> None:
         """Live one more life that only looks at what is there, and closes."""
         plan = plan_life(self._kind, self._seed, index)
-        self.knowledge.found(scan(self._ground))
-        self._run(replace(plan, runs=1, steps=0, trap_call=0, kill_seconds=float("inf"), closes=True, damages=()))
+        self.knowledge.found(scan(self._ground), capacity_nbytes=plan.capacity_nbytes)
+        self._run(
+            replace(
+                plan, runs=1, steps=0, trap_call=0, last_answer=0, kill_seconds=float("inf"), closes=True, damages=()
+            )
+        )
 
     def _run(self, plan: Plan) -> None:
         raise NotImplementedError
@@ -181,6 +186,7 @@ class World:
             durable_shared=not self._kind.reclaims,
             spoil=spoil,
             ended=lambda: witness.ended,
+            answered=partial(_end_behind, count(1), plan.last_answer, witness),
             end=None if plan.closes else witness.end,
         )
 
@@ -206,7 +212,7 @@ class SimWorld(World):
 
     def _run(self, plan: Plan) -> None:
         rng = Random(f"{plan.seed}/power")
-        fall = partial(self._disk.crash, rng, torn=plan.torn) if rng.random() < 0.8 else self._disk.kill
+        fall = partial(self._disk.crash, rng, torn=plan.torn) if rng.random() < 0.9 else self._disk.kill
         journal = Journal(self.knowledge)
         trap = Trap(plan.trap_call, plan.trap_moment, fall)
         witness = Witness(self._disk, journal, trap, hidden=self._sim_ground.hidden, alone=True)
@@ -223,7 +229,7 @@ class RealWorld(World):
         super().__init__(kind, seed, lie, RealGround(self._root))
 
     def _run(self, plan: Plan) -> None:
-        self._journal_path.unlink(missing_ok=True)
+        self._journal_path.write_bytes(b"")
         pid = os.fork()
         if pid == 0:
             self._be(plan)
@@ -231,7 +237,7 @@ class RealWorld(World):
         for line in self._journal_path.read_bytes().split(b"\n")[:-1]:
             self.knowledge.learn(line.decode())
         signalled = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        if status != 0 and not (signalled and (killed or plan.trap_call or not plan.closes)):
+        if status != 0 and not (signalled and (killed or plan.trap_call or plan.last_answer or not plan.closes)):
             self.knowledge.fault(Fault.BROKEN, f"the process ended with {os.waitstatus_to_exitcode(status)}")
         elif killed and plan.kill_seconds > _HANG_SECONDS:
             self.knowledge.fault(Fault.BROKEN, f"the process did not end within {_HANG_SECONDS:.0f} s")
@@ -240,7 +246,7 @@ class RealWorld(World):
         """Be the process that may be killed; never returns."""
         code = 1
         try:
-            descriptor = os.open(self._journal_path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+            descriptor = os.open(self._journal_path, os.O_WRONLY | os.O_APPEND)
             journal = Journal(self.knowledge, descriptor)
             trap = Trap(plan.trap_call, plan.trap_moment, partial(os.kill, os.getpid(), signal.SIGKILL))
             witness = Witness(PosixDisk(str(self._root)), journal, trap)
@@ -248,6 +254,12 @@ class RealWorld(World):
             code = 0
         finally:
             os._exit(code)
+
+
+def _end_behind(answers: Iterator[int], last: int, witness: Witness) -> None:
+    """Count an answer, and end the life if it is the last one."""
+    if next(answers) == last:
+        witness.end()
 
 
 def _await(pid: int, kill_seconds: float) -> tuple[bool, int]:

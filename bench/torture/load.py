@@ -59,6 +59,7 @@ class Life:
         durable_shared: Whether blocks that all callers put may be durable: not where files are reclaimed.
         spoil: Damages the folder; called now and then while the store is open. None: nobody does.
         ended: Whether the life has ended, for callers to stop.
+        answered: Called behind every answer that promises something for good; may end the life.
         end: Ends the life in place of the last close; None: it is closed.
     """
 
@@ -72,6 +73,7 @@ class Life:
     durable_shared: bool
     spoil: Callable[[Random], None] | None
     ended: Callable[[], bool]
+    answered: Callable[[], None]
     end: Callable[[], None] | None
 
 
@@ -134,7 +136,16 @@ def _use(life: Life, journal: Journal, store: Store, rng: Random) -> None:
     for space, handle in enumerate(handles):
         _verify(life, journal, handle, space)
     callers = [
-        Caller(life.ended, journal, store, handles, space, Random(rng.random()), durable_shared=life.durable_shared)
+        Caller(
+            journal,
+            store,
+            handles,
+            space,
+            Random(rng.random()),
+            ended=life.ended,
+            answered=life.answered,
+            durable_shared=life.durable_shared,
+        )
         for space in range(life.threads)
     ]
     workers = [Worker(f"caller-{space}", capacity=1) for space in range(life.threads)]

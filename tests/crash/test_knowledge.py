@@ -14,7 +14,8 @@ OLD, NEW = "arrays/a/open-0", "arrays/a/open-1"
 @pytest.fixture
 def known() -> Knowledge:
     """One durable block, in an old file."""
-    known = Knowledge(capacity_nbytes=CAPACITY, file_nbytes=FILE)
+    known = Knowledge(FILE)
+    known.found({}, capacity_nbytes=CAPACITY)
     known.put(0, [7])
     known.wrote(OLD, [(0, 7, 1)], 1)
     known.kept(0, [7], [0])

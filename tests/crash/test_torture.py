@@ -6,6 +6,7 @@ The same lives as ``python -m bench.torture``, which says how to live a single o
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,11 @@ SEED = 20_26
 LIVES = {
     "power": 60,
     "power-reclaim": 60,
-    "power-lz4": 50,
+    "power-lz4": 60,
     "power-damage": 60,
     "kill": 20,
-    "kill-reclaim": 30,
-    "kill-damage": 30,
+    "kill-reclaim": 20,
+    "kill-damage": 20,
 }
 
 
@@ -44,6 +45,8 @@ def lived(kind: str, lives: int, folder: Path, *, lie: Lie | None = None, until:
 def test_every_kind_has_its_share_of_three_hundred_lives() -> None:
     assert set(LIVES) == set(KINDS)
     assert sum(LIVES.values()) >= 300
+    assert Counter(kind for kind, lives in command.schedule(300, list(KINDS)) for _ in lives) == LIVES
+    assert command.schedule(23, ["power"]) == [("power", range(10)), ("power", range(10, 20)), ("power", range(20, 23))]
 
 
 @pytest.mark.slow  # dozens of lives of a store, each with a load of its own
