@@ -71,6 +71,7 @@ def runtime_of(monkeypatch: pytest.MonkeyPatch, **given: object) -> tuple[Api, c
     api = Api(**given)
     cupy = cupy_of(api)
     monkeypatch.setattr(cuda, "_cupy", lambda: cupy)
+    monkeypatch.setattr(cuda, "_libcuda", lambda: api)
     runtime = cuda.CupyRuntime(0)
     api.calls.clear()
     return api, runtime
@@ -148,6 +149,23 @@ def test_an_event_sleeps_takes_no_time_and_dies_with_its_last_reference(monkeypa
     ]
 
 
+def test_a_thread_of_the_store_works_on_while_another_captures_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, runtime = runtime_of(monkeypatch)
+    runtime.enter()
+    (device, (verb, mode)) = api.calls
+    assert device == ("setDevice", 0)
+    assert verb == "cuThreadExchangeStreamCaptureMode"
+    relaxed = 2
+    assert mode._obj.value == relaxed  # type: ignore[attr-defined]
+
+
+def test_a_copy_within_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, runtime = runtime_of(monkeypatch)
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: True)
+    with pytest.raises(DeviceError, match="CUDA graph"):
+        runtime.now()
+
+
 def test_a_kernel_gets_its_table_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     api, runtime = runtime_of(monkeypatch)
     table = np.zeros(1, COPY_TABLE)
@@ -180,6 +198,8 @@ def test_a_batch_reads_its_sources_in_stream_order(monkeypatch: pytest.MonkeyPat
     assert columns == [column.ctypes.data for column in (dsts, srcs, nbytes)]
     stream_order = 1
     assert attributes._obj.order == stream_order
+    by_copy_units = 1
+    assert attributes._obj.flags == by_copy_units
     monkeypatch.setattr(runtime, "_copy_batch", lambda *_: 719)
     with pytest.raises(DeviceError, match="2 pieces: error 719"):
         runtime.copy_batch(dsts, srcs, nbytes, 5)

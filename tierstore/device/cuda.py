@@ -40,6 +40,8 @@ _HIGH_PRIORITY = -16  # the driver takes the nearest that it has
 _PORTABLE_MAPPED = 3
 _SAME_HOST_ADDRESSES = 91  # cudaDevAttrCanUseHostPointerForRegisteredMem
 _BATCHES_SINCE = 12080
+_CAPTURE_RELAXED = 2
+_OVERLAP_WITH_COMPUTE = 1  # let copy units move a batch, not multiprocessors
 _IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: a source is never read before the work that fills it
 
 
@@ -99,6 +101,12 @@ def _cupy() -> Any:
     return cupy
 
 
+@cache
+def _libcuda() -> Any:
+    """The driver's own library, for what cupy does not pass on."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
 class _Event:
     """A recorded event, destroyed with its last reference."""
 
@@ -148,13 +156,20 @@ class CupyRuntime:
             self._kernels = self._call("compile the kernels", _compile, cupy)
 
     def enter(self) -> None:
-        """Make the GPU the calling thread's."""
+        """Make the GPU the calling thread's, and let it work on while another thread captures a CUDA graph."""
         self._call("setDevice", self._api.setDevice, self.facts.index)
+        _libcuda().cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_CAPTURE_RELAXED)))
 
     def now(self) -> AdoptedEvent:
-        """The point that torch's current stream has come to."""
+        """The point that torch's current stream has come to.
+
+        Raises:
+            DeviceError: That stream is being captured into a CUDA graph, which no copy of the store can be part of.
+        """
         import torch
 
+        if torch.cuda.is_current_stream_capturing():
+            raise DeviceError("blocks cannot be copied while a CUDA graph is captured; put and get outside of it")
         return AdoptedEvent(torch.cuda.current_stream(self.facts.index).record_event())
 
     def new_stream(self, *, high_priority: bool) -> int:
@@ -190,7 +205,7 @@ class CupyRuntime:
         """Many pieces by one call."""
         assert self._copy_batch is not None, "the driver copies no batches; ask facts.has_batches"
         columns = [np.ascontiguousarray(column) for column in (dsts, srcs, nbytes)]
-        attributes = _CopyAttributes(order=_IN_STREAM_ORDER)
+        attributes = _CopyAttributes(order=_IN_STREAM_ORDER, flags=_OVERLAP_WITH_COMPUTE)
         first, failed = ctypes.c_size_t(0), ctypes.c_size_t(0)
         status = self._copy_batch(
             *(column.ctypes.data for column in columns),
@@ -261,9 +276,8 @@ def _compile(cupy: Any) -> dict[str, Any]:
 
 def _find_batch_copy() -> Callable[..., int] | None:
     """The driver's batched copy as CUDA 12.8 has it, which later drivers keep beside their own; None without one."""
-    driver = ctypes.CDLL("libcuda.so.1")
     found, status = ctypes.c_void_p(), ctypes.c_int()
-    refused = driver.cuGetProcAddress_v2(
+    refused = _libcuda().cuGetProcAddress_v2(
         b"cuMemcpyBatchAsync",
         ctypes.byref(found),
         ctypes.c_int(_BATCHES_SINCE),
