@@ -138,6 +138,8 @@ def bound(dtype: str, tensor_dtype: torch.dtype | None = None) -> PagedKV:
 def test_bits_of_one_dtype_are_not_taken_for_another_of_its_size() -> None:
     with pytest.raises(LayoutError, match=r"float16.*bfloat16"):
         bound("bfloat16", torch.float16)
+    with pytest.raises(LayoutError, match=r"float8_e4m3fnuz, for a layout of float8_e4m3"):
+        bound("float8_e4m3", torch.float8_e4m3fnuz)
     kv = bound("float16")
     assert kv.layout is not None
     with store() as made:

@@ -121,6 +121,7 @@ def test_rows_of_ids_that_name_blocks_of_one_tensor_share_it() -> None:
         ({"tensor": np.zeros((5, 2, 8, 2, 4), np.uint16)}, "counts 5 planes"),
         ({"tensor": np.zeros(SHAPE, np.float16)}, "float16, for a layout of bfloat16"),
         ({"tensor": torch.zeros(SHAPE, dtype=torch.float16)}, "float16, for a layout of bfloat16"),
+        ({"tensor": np.zeros(SHAPE, np.complex64)}, "complex64, for a layout of bfloat16"),
         ({"tensor": torch.zeros(SHAPE, dtype=torch.bfloat16, device="meta")}, "is on cpu, .* on meta"),
         ({"tensor": torch.zeros((2, 2)).to_sparse()}, "strided"),
         ({"tensor": [1, 2]}, "a list is no buffer"),

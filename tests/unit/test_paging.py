@@ -46,6 +46,7 @@ def test_tensors_are_viewed_in_place(dtype: torch.dtype) -> None:
         (bytearray(16), "bytearray"),
         (np.zeros((), np.uint8), r"uint8\[\]"),
         (np.zeros((2, 2), object), r"object\[2, 2\]"),
+        (np.zeros((2, 8), ">u2"), r">u2\[2, 8\].*byte order"),
         (np.zeros((2, 4, 4), np.uint8)[:, :, 1:], r"\[2, 4, 3\].*contiguous"),
         (np.broadcast_to(np.zeros(16, np.uint8), (4, 16)), r"\[4, 16\].*overlap"),
         (torch.zeros(()), r"float32\[\]"),

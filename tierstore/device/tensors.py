@@ -29,7 +29,7 @@ class TensorView:
         shape: Extent of each axis.
         strides: Bytes from one element to the next along each axis; may be negative.
         item_nbytes: Bytes of an element.
-        dtype: A KV dtype; empty where the elements only hold bits, such as uint16.
+        dtype: A KV dtype, or the name of what is none; empty where the elements only hold bits, such as uint16.
         memory: Where it lies, as torch names it: ``"cpu"``, ``"cuda:0"``.
         writable: Whether it may be written to.
     """
@@ -69,8 +69,8 @@ def view_tensor(buffer: object) -> TensorView:
         LayoutError: It is neither, holds objects, or has no memory of its own, as a sparse tensor.
     """
     if isinstance(buffer, np.ndarray):
-        if buffer.dtype.hasobject:
-            raise LayoutError(f"{describe(buffer)} holds objects and cannot hold blocks; pass plain numbers")
+        if buffer.dtype.hasobject or not buffer.dtype.isnative:
+            raise LayoutError(f"{describe(buffer)} cannot hold blocks; pass plain numbers of this machine's byte order")
         address, read_only = buffer.__array_interface__["data"]
         return TensorView(
             buffer,
@@ -116,6 +116,7 @@ def _address(tensor: Any) -> int:
 
 @cache
 def _kv_dtype(dtype: object) -> str:
-    """The KV dtype that a numpy or torch dtype is; empty for one that only holds bits."""
+    """The KV dtype that a numpy or torch dtype is, or its own name; empty for one that only holds bits."""
     name = str(dtype).removeprefix("torch.").removesuffix("fn")
-    return name if name in DTYPE_NBYTES else ""
+    holds_numbers = name in DTYPE_NBYTES or "float" in name or "complex" in name
+    return name if holds_numbers else ""
