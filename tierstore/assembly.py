@@ -6,6 +6,7 @@ refused store leaves no memory, thread, lock or file behind.
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from tierstore.types import RequestId
 
 __all__ = ["House", "build"]
+
+_logger = logging.getLogger(__name__)
 
 _SLAB_NBYTES = 64 << 20
 _TIER_JOBS_MAX = 1 << 16
@@ -94,6 +97,7 @@ def build(
         TierstoreError: As the part that cannot be built says.
     """
     with ExitStack() as stack:
+        folder = ExitStack()
         pool_nbytes = config.host.size // PAGE_NBYTES * PAGE_NBYTES
         slots = SlotAllocator(pool_nbytes=pool_nbytes, slab_nbytes=_slab_nbytes(config, pool_nbytes))
         if device is None:
@@ -105,12 +109,13 @@ def build(
             pool.populate(0, pool_nbytes)
         metrics = Metrics()
         manifest, tier = None, None
+        stack.callback(folder.close)
         if disk is None and config.ssd.enabled:
             disk = _local_disk(config)
         if disk is None and config.ssd.read_only:
             raise ConfigError("ssd.read_only looks at a folder, and there is none; set ssd.dir, or leave it out")
         if disk is not None:
-            manifest, tier = _open_ssd(config, disk, pool, stack)
+            manifest, tier = _open_ssd(config, disk, pool, folder)
         recovered: dict[bytes, list[Recovered]] = {}
         files: dict[int, None] = {}
         if tier is not None:
@@ -132,9 +137,17 @@ def build(
         engine = Engine(planner, links, memory, _steady_clock(), shield=shield)
         recency = None if disk is None or config.ssd.read_only else RecencyKeeper(disk, engine, recovered)
         if recency is not None:
-            stack.callback(recency.close)
+            folder.callback(recency.close)
+        stack.callback(_leave_where_stuck, engine, folder)
         stack.callback(engine.close)
         return House(device, pool, engine, metrics, manifest, recovered, recency, tier, stack.pop_all())
+
+
+def _leave_where_stuck(engine: Engine, folder: ExitStack) -> None:
+    """Keep the SSD folder and its lock until the process ends, where a call into it may still change a file."""
+    if engine.stuck:
+        folder.pop_all()
+        _logger.error("the disk of the SSD folder hangs: the folder stays claimed until this process has ended")
 
 
 def _local_disk(config: StoreConfig) -> Disk:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["RecencyKeeper"]
 
 _PERIOD_SECONDS = 60.0
+_PATIENCE_SECONDS = 2.0
 
 _logger = logging.getLogger(__name__)
 
@@ -61,7 +62,10 @@ class RecencyKeeper:
         return Usage(keys, last_use, np.where(known, self._left["hits"][places], 0).astype(np.uint16))
 
     def save(self) -> None:
-        """Write the file. Blocks; a disk that fails is a line in the log."""
+        """Write the file, where the SSD is on. Blocks; a disk that fails is a line in the log."""
+        with self._engine.planning() as planner:
+            if not planner.health.writes_on:
+                return
         parts = [np.empty(0, RECENCY)]
         for usage in [*self._engine.usage(), *self._still_waiting()]:
             rows = np.empty(len(usage), RECENCY)
@@ -79,8 +83,8 @@ class RecencyKeeper:
         return [usage for usage in usages if usage is not None]
 
     def close(self) -> None:
-        """End the thread and write the file once more. Blocks."""
-        self._timer.close()
+        """End the thread and write the file once more, where the SSD takes it. Blocks, but for no disk that hangs."""
+        self._timer.close(_PATIENCE_SECONDS)
         self.save()
 
     def _save_and_rest(self) -> float:

@@ -209,15 +209,12 @@ class Store:
                 metrics.add(Metric.CODEC_SECONDS, seconds, verb)
             return metrics.snapshot()
 
-    def health(self) -> dict[TierName, TierHealth]:
-        """How each tier is: how far it takes part, since when, why; ssd only where there is an SSD tier.
-
-        A `TierName` is its text: ``store.health()["ssd"].service``.
-        """
+    def health(self) -> dict[str, TierHealth]:
+        """How far each tier takes part, by its name, since when and why; "ssd" only where there is an SSD tier."""
         return self._shield(self._health)
 
-    def _health(self) -> dict[TierName, TierHealth]:
-        health = {TierName.HOST: TierHealth(Service.SERVING, self._opened_at)}
+    def _health(self) -> dict[str, TierHealth]:
+        health: dict[str, TierHealth] = {TierName.HOST: TierHealth(Service.SERVING, self._opened_at)}
         if self._house.ssd is not None:
             with self.engine.planning() as planner:
                 found = planner.health

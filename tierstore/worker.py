@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import atexit
 import heapq
+import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
@@ -28,7 +30,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 __all__ = ["Failed", "Task", "Worker"]
 
-Task: TypeAlias = Callable[[], None]
+Task: TypeAlias = Callable[[], object]
 Failed: TypeAlias = Callable[[BaseException], None]
 T = TypeVar("T")
 
@@ -101,23 +103,33 @@ class Worker:
         question = _Question(task)
         return question.answer() if self.submit(question.work) else task()
 
-    def close(self) -> None:
+    def close(self, patience_seconds: float = math.inf) -> bool:
         """Run what is queued, then join the threads. Blocks; a second call does nothing more.
 
         Called by one of the worker's own tasks it only begins: a later call, at the latest the one at
         exit, joins that thread. In a forked child it does nothing: the threads are the parent's.
+
+        Returns:
+            Whether the threads have ended. One that hangs in a task for longer than `patience_seconds` is left to
+            the end of the process, and what is queued behind it is dropped.
         """
         if os.getpid() != self._owner_pid:
-            return
+            return True
         with self._lock:
             self._closing = True
         for _ in self._threads:
             self._tokens.put(None)
         if threading.current_thread() in self._threads:
-            return
+            return False
+        until = time.monotonic() + patience_seconds
         for thread in self._threads:
-            thread.join()
+            thread.join(None if patience_seconds == math.inf else max(0.0, until - time.monotonic()))
         atexit.unregister(self.close)
+        hanging = any(thread.is_alive() for thread in self._threads)
+        if hanging:
+            with self._lock:
+                self._queue.clear()
+        return not hanging
 
     def _run(self) -> None:
         while (queued := self._next()) is not None:

@@ -58,7 +58,7 @@ def test_b14_a_volume_filled_from_outside_stops_writes_before_the_floor_and_room
         assert "free_floor" in health.why
         assert served(handle, range(7)) == 7, "what is on SSD is served all the same"
         assert put(handle, following) == [Outcome.REJECTED] * 7
-        with told("well again") as well:
+        with told("the SSD is well again") as well:
             filler.unlink()
             assert well.wait(TIMEOUT_SECONDS)
         assert put(handle, following) == [Outcome.OK] * 7
@@ -86,7 +86,7 @@ def test_b16_without_inodes_puts_are_refused_and_gets_and_lookups_go_on(place: P
         assert "ENOSPC" in store.health()["ssd"].why
         assert handle.lookup([block_hash(0)]) == 1
         assert served(handle, range(7)) == 7
-        with told("well again") as well:
+        with told("the SSD is well again") as well:
             for filler in fillers.iterdir():
                 filler.unlink()
             assert well.wait(TIMEOUT_SECONDS)

@@ -100,6 +100,7 @@ class SsdHealth:
         self._backoff = _BACKOFF_SECONDS[0]
         self._probe_at = math.inf
         self._probing = False
+        self._resting = False
         self.service = Service.SERVING
         self.since = -math.inf
         self.why = ""
@@ -125,6 +126,15 @@ class SsdHealth:
     def reads_well(self) -> bool:
         """Whether the last read but one brought something: what failed now is a bad spot rather than a sick disk."""
         return self.reads_on and self._read_failures <= 1
+
+    @property
+    def stalled(self) -> bool:
+        """Whether some call into the tier may never come back."""
+        return self._reads.stalled or self._writes.stalled
+
+    def rest(self) -> None:
+        """Probe no more: the store is closing."""
+        self._resting = True
 
     def began(self, job: Job, now: float) -> None:
         """A job is submitted to one of the links of the tier."""
@@ -177,7 +187,11 @@ class SsdHealth:
 
     def next_deadline(self) -> float:
         """When to `look`, or to ask for a probe; infinity where neither is wanted."""
-        return min(self._reads.stalls_at, self._writes.stalls_at, math.inf if self._probing else self._probe_at)
+        return min(
+            self._reads.stalls_at,
+            self._writes.stalls_at,
+            math.inf if self._probing or self._resting else self._probe_at,
+        )
 
     def hasten(self, now: float) -> None:
         """Something was given back: a probe may find room at once."""
@@ -187,7 +201,7 @@ class SsdHealth:
 
     def take_probe(self, now: float) -> bool:
         """Whether a probe is due; it is under way from then on."""
-        if self._probing or now < self._probe_at:
+        if self._probing or self._resting or now < self._probe_at:
             return False
         self._probing = True
         return True

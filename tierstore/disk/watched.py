@@ -77,7 +77,8 @@ class WatchedDisk:
         try:
             yield
         except DiskError as error:
-            if getattr(self._own, "failure", None) is None:
+            nothing_to_remove = error.operation == "remove" and error.errno == errno.ENOENT  # an answer, no failure
+            if not nothing_to_remove and getattr(self._own, "failure", None) is None:
                 self._own.failure = error
             raise
 

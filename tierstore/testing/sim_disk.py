@@ -44,6 +44,7 @@ class SimFile:
     def read_into(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Fill the buffers, whole or DiskError."""
         total = _aligned_nbytes(buffers, offset)
+        self._disk.wait_out("read")
         with self._disk._lock:
             self._assert_open("read")
             failure = self._disk.failure("read", self._path)
@@ -62,6 +63,7 @@ class SimFile:
         """Write the buffers, whole or DiskError."""
         total = _aligned_nbytes(buffers, offset)
         src = b"".join(buffers)
+        self._disk.wait_out("write")
         with self._disk._lock:
             self._assert_open("write")
             failure = self._disk.failure("write", self._path)
@@ -77,6 +79,7 @@ class SimFile:
 
     def sync(self) -> None:
         """Make what was written durable. Once it has failed it fails for good, as on a real disk."""
+        self._disk.wait_out("sync")
         with self._disk._lock:
             self._assert_open("sync")
             if self._sync_failed:
@@ -141,6 +144,7 @@ class SimDisk(CallFaults):
 
     def create(self, path: str, nbytes: int) -> SimFile:
         """Create a file of zero bytes, and its folders."""
+        self.wait_out("create")
         with self._lock:
             self._begin("create", path)
             self._enter("create", path, make=True)

@@ -123,8 +123,9 @@ class SimLink:
             for job in [job for job in self.jobs if job.job_id == job_id]:
                 self.end(job, Outcome.CANCELLED)
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Finish what was taken, and refuse what comes."""
         while self.jobs:
             self.end()
         self._closed = True
+        return True

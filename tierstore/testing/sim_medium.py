@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
+from threading import Event
 from typing import Final
 
 from tierstore.errors import DiskError
@@ -89,6 +90,7 @@ class CallFaults:
     def __init__(self) -> None:
         self._calls: Counter[str | None] = Counter()
         self._faults: list[_Fault] = []
+        self._hanging: dict[str, Event] = {}
 
     @property
     def calls(self) -> int:
@@ -107,9 +109,22 @@ class CallFaults:
         """Make the `n`-th call from now and all after it fail, until `heal`."""
         self._faults.append(_Fault(self._calls[only] + n, inf, errno, only))
 
+    def hang(self, operation: str) -> None:
+        """Let calls of a read, write, sync or create that begin from now on wait until `heal`."""
+        self._hanging[operation] = Event()
+
+    def wait_out(self, operation: str) -> None:
+        """Wait for as long as calls of an operation hang. Called outside every lock."""
+        hanging = self._hanging.get(operation)
+        if hanging is not None:
+            hanging.wait()
+
     def heal(self) -> None:
-        """Forget every failure still to come."""
+        """Forget every failure still to come, and let what hangs go on."""
         self._faults.clear()
+        hanging, self._hanging = self._hanging, {}
+        for event in hanging.values():
+            event.set()
 
     def failure(self, operation: str, path: str) -> DiskError | None:
         """Count a call; returns how it is to fail."""

@@ -33,8 +33,8 @@ class Link(Protocol):
     def withdraw(self, job_id: JobId) -> None:
         """Answer a job CANCELLED if it is still queued."""
 
-    def close(self) -> None:
-        """Finish what was taken and end the threads. Blocks."""
+    def close(self) -> bool:
+        """Finish what was taken and end the threads. Blocks. False where one hangs in a call and is left behind."""
 
 
 def ended(job: Job, outcome: Outcome) -> CopyResult:

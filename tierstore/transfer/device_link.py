@@ -86,6 +86,7 @@ class DeviceLink:
     def withdraw(self, job_id: JobId) -> None:
         """What is enqueued runs."""
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Finish the stream."""
         self._stream.close()
+        return True

@@ -38,8 +38,9 @@ __all__ = ["Engine"]
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
-_STALLED_SECONDS = 30.0
-"""A close goes on without jobs of which none has ended for so long; links still finish what they run."""
+_CLOSE_LOOK_SECONDS = 1.0
+_CLOSE_LOOKS = 30
+"""A close goes on without jobs of which none has ended in so many looks, or in one where the SSD has stalled."""
 
 
 class Engine:
@@ -52,6 +53,9 @@ class Engine:
         clock: Seconds; deadlines count on it.
         new_timer: Makes what calls `expire` when the next deadline has come.
         shield: Runs a caller's verbs where no signal handler can tear them apart.
+
+    Attributes:
+        stuck: A thread hangs in a call that `close` did not wait for: what it uses must be left as it is.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Engine:
         self._ids: dict[Transfer, RequestId] = {}
         self._timer = new_timer(clock, self.expire)
         self._closing = False
+        self.stuck = False
         self._idle = threading.Event()
         self._owner_pid = os.getpid()
 
@@ -228,6 +233,8 @@ class Engine:
 
     def done(self, result: CopyResult) -> None:
         """A job has ended. Called by links, on their threads."""
+        if self.stuck:  # a call has come back that the close did not wait for
+            return
         with self._lock:
             plan = self._planner.complete(result, self._clock())
         self._run(plan)
@@ -260,21 +267,21 @@ class Engine:
         return following
 
     def close(self) -> None:
-        """Refuse new verbs, let what is under way end, close the links. Blocks; a second call does nothing more."""
+        """Refuse new verbs, let what is under way end, close the links. Blocks, yet for no call that hangs: `stuck`."""
         with self._lock:
             if self._closing:
                 return
             self._closing = True
-        self._timer.close()
+            self._planner.health.rest()
         self._notice_idle()
-        left = -1
-        while not self._idle.wait(_STALLED_SECONDS):
+        left, looks = -1, 0
+        while not self._idle.wait(_CLOSE_LOOK_SECONDS) and looks < _CLOSE_LOOKS:
             with self._lock:
                 before, left = left, self._planner.num_jobs
-            if left == before:  # a link answers nothing any more
-                break
-        for link in self._links.all():
-            link.close()
+                stalled = self._planner.health.stalled and self._planner.num_requests == 0
+            looks = 0 if left != before else _CLOSE_LOOKS if stalled else looks + 1
+        self._timer.close()
+        self.stuck = not all([link.close() for link in self._links.all()])
         for transfer in list(self._transfers.values()):
             if not transfer.done():
                 transfer.abandon()

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadLink", "WriteLink"]
 
+_PATIENCE_SECONDS = 2.0
+"""What a call that nobody waits for any more may still take when a link is closed."""
+
 _WRITE_BLOCKS_MAX = 512
 """Blocks written in one call, so that a sync or a discard behind them is not kept waiting for long."""
 
@@ -74,9 +77,9 @@ class ReadLink:
             job, done = queued
             done(ended(job, Outcome.CANCELLED))
 
-    def close(self) -> None:
-        """Finish what is queued."""
-        self._worker.close()
+    def close(self) -> bool:
+        """Finish what is queued; a call that hangs is not waited for."""
+        return self._worker.close(_PATIENCE_SECONDS)
 
 
 class WriteLink:
@@ -164,9 +167,9 @@ class WriteLink:
             job, done = queued
             done(ended(job, Outcome.CANCELLED))
 
-    def close(self) -> None:
-        """Finish what is queued."""
-        self._worker.close()
+    def close(self) -> bool:
+        """Finish what is queued; a call that hangs is not waited for."""
+        return self._worker.close(_PATIENCE_SECONDS)
 
 
 def _is_alone(job: Job) -> bool:

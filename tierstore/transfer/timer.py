@@ -55,8 +55,11 @@ class Timer:
                 self._worker.submit(self._run)
             self._changed.notify()
 
-    def close(self) -> None:
-        """End the thread. In a forked child it does nothing: the thread is the parent's."""
+    def close(self, patience_seconds: float = math.inf) -> None:
+        """End the thread; one that hangs in `expire` for longer than that is left behind.
+
+        In a forked child it does nothing: the thread is the parent's.
+        """
         atexit.unregister(self.close)
         if os.getpid() != self._owner_pid:
             return
@@ -64,7 +67,7 @@ class Timer:
             self._closing = True
             self._changed.notify()
         if self._worker is not None:
-            self._worker.close()
+            self._worker.close(patience_seconds)
         self._expire = _never  # lets go of whoever made this, which holds it in turn
 
     def _run(self) -> None:
