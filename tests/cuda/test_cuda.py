@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tierstore.device import auto, cuda
+from tierstore.device import auto, cuda, libcuda
 from tierstore.device.copy_table import COPY_TABLE
 from tierstore.device.cpu import CpuDevice
 from tierstore.errors import ConfigError, DeviceError, DeviceMemoryError, NoDeviceError
@@ -71,7 +71,7 @@ def runtime_of(monkeypatch: pytest.MonkeyPatch, **given: object) -> tuple[Api, c
     api = Api(**given)
     cupy = cupy_of(api)
     monkeypatch.setattr(cuda, "_cupy", lambda: cupy)
-    monkeypatch.setattr(cuda, "_libcuda", lambda: api)
+    monkeypatch.setattr(libcuda, "_libcuda", lambda: api)
     runtime = cuda.CupyRuntime(0)
     api.calls.clear()
     return api, runtime
@@ -182,27 +182,22 @@ def test_host_memory_is_registered_for_every_context_and_for_kernels(monkeypatch
     assert api.calls == [("hostRegister", 4096, 8192, portable_and_mapped), ("hostUnregister", 4096)]
 
 
-def test_a_batch_reads_its_sources_in_stream_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, runtime = runtime_of(monkeypatch)
+def test_a_batch_reads_its_sources_in_stream_order() -> None:
     seen: list[Any] = []
 
-    def copy_batch(*args: object) -> int:
+    def function(*args: object) -> int:
         seen.append(args)
         return 0
 
-    monkeypatch.setattr(runtime, "_copy_batch", copy_batch)
     dsts, srcs, nbytes = (np.array([first, first + 1], np.int64) for first in (10, 20, 30))
-    runtime.copy_batch(dsts, srcs, nbytes, 5)
+    libcuda.BatchCopy(function).copy(dsts, srcs, nbytes, 5)
     ((*columns, count, attributes, first, num_attributes, _failed, stream),) = seen
     assert (count, first._obj.value, num_attributes, stream) == (2, 0, 1, 5)
     assert columns == [column.ctypes.data for column in (dsts, srcs, nbytes)]
-    stream_order = 1
-    assert attributes._obj.order == stream_order
-    by_copy_units = 1
-    assert attributes._obj.flags == by_copy_units
-    monkeypatch.setattr(runtime, "_copy_batch", lambda *_: 719)
+    stream_order, by_copy_units = 1, 1
+    assert (attributes._obj.order, attributes._obj.flags) == (stream_order, by_copy_units)
     with pytest.raises(DeviceError, match="2 pieces: error 719"):
-        runtime.copy_batch(dsts, srcs, nbytes, 5)
+        libcuda.BatchCopy(lambda *_: 719).copy(dsts, srcs, nbytes, 5)
 
 
 def test_what_a_gpu_is_goes_into_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ refuses becomes an error of this package with the call's name, and what is missi
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from tierstore.device.cuda_device import CudaDevice
 from tierstore.device.cuda_runtime import THREADS, GpuFacts
 from tierstore.device.cuda_stream import AdoptedEvent
 from tierstore.device.kernel_source import OPTIONS, SOURCES, read_source
+from tierstore.device.libcuda import BATCHES_SINCE, find_batch_copy, relax_capture
 from tierstore.errors import DeviceError, DeviceMemoryError, NoDeviceError
 
 if TYPE_CHECKING:
@@ -39,10 +39,6 @@ _NON_BLOCKING = 1
 _HIGH_PRIORITY = -16  # the driver takes the nearest that it has
 _PORTABLE_MAPPED = 3
 _SAME_HOST_ADDRESSES = 91  # cudaDevAttrCanUseHostPointerForRegisteredMem
-_BATCHES_SINCE = 12080
-_CAPTURE_RELAXED = 2
-_OVERLAP_WITH_COMPUTE = 1  # let copy units move a batch, not multiprocessors
-_IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: a source is never read before the work that fills it
 
 
 def open_device() -> CudaDevice:
@@ -101,12 +97,6 @@ def _cupy() -> Any:
     return cupy
 
 
-@cache
-def _libcuda() -> Any:
-    """The driver's own library, for what cupy does not pass on."""
-    return ctypes.CDLL("libcuda.so.1")
-
-
 class _Event:
     """A recorded event, destroyed with its last reference."""
 
@@ -116,12 +106,6 @@ class _Event:
 
     def __del__(self) -> None:
         self._destroy(self.handle)
-
-
-class _CopyAttributes(ctypes.Structure):
-    """``CUmemcpyAttributes``: order of access to the source, two hints of a location, flags."""
-
-    _fields_ = (("order", ctypes.c_int), ("hints", ctypes.c_int * 4), ("flags", ctypes.c_uint))
 
 
 class CupyRuntime:
@@ -141,13 +125,13 @@ class CupyRuntime:
         self._on_gpu = partial(cupy.cuda.Device, index)
         driver = int(self._api.driverGetVersion())
         properties = self._call("getDeviceProperties", self._api.getDeviceProperties, index)
-        self._copy_batch = _find_batch_copy() if driver >= _BATCHES_SINCE else None
+        self._batch_copy = find_batch_copy() if driver >= BATCHES_SINCE else None
         self.facts = GpuFacts(
             index=index,
             name=properties["name"].decode(),
             driver=driver,
             processors=int(properties["multiProcessorCount"]),
-            has_batches=self._copy_batch is not None,
+            has_batches=self._batch_copy is not None,
             reaches_host=bool(self._api.deviceGetAttribute(_SAME_HOST_ADDRESSES, index)),
             memory=f"cuda:{index}",
             numa_node=_numa_node(self._api.deviceGetPCIBusId(index)),
@@ -158,7 +142,7 @@ class CupyRuntime:
     def enter(self) -> None:
         """Make the GPU the calling thread's, and let it work on while another thread captures a CUDA graph."""
         self._call("setDevice", self._api.setDevice, self.facts.index)
-        _libcuda().cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_CAPTURE_RELAXED)))
+        relax_capture()
 
     def now(self) -> AdoptedEvent:
         """The point that torch's current stream has come to.
@@ -203,21 +187,8 @@ class CupyRuntime:
 
     def copy_batch(self, dsts: Int64Array, srcs: Int64Array, nbytes: Int64Array, stream: int) -> None:
         """Many pieces by one call."""
-        assert self._copy_batch is not None, "the driver copies no batches; ask facts.has_batches"
-        columns = [np.ascontiguousarray(column) for column in (dsts, srcs, nbytes)]
-        attributes = _CopyAttributes(order=_IN_STREAM_ORDER, flags=_OVERLAP_WITH_COMPUTE)
-        first, failed = ctypes.c_size_t(0), ctypes.c_size_t(0)
-        status = self._copy_batch(
-            *(column.ctypes.data for column in columns),
-            len(dsts),
-            ctypes.byref(attributes),
-            ctypes.byref(first),
-            1,
-            ctypes.byref(failed),
-            stream,
-        )
-        if status:
-            raise DeviceError(f"cuMemcpyBatchAsync of {len(dsts)} pieces: error {status}, at piece {failed.value}")
+        assert self._batch_copy is not None, "the driver copies no batches; ask facts.has_batches"
+        self._batch_copy.copy(dsts, srcs, nbytes, stream)
 
     def launch(self, kernel: str, grid: int, parameter: NDArray[np.void], stream: int) -> None:
         """A kernel with one parameter, copied by the call."""
@@ -272,25 +243,6 @@ def _compile(cupy: Any) -> dict[str, Any]:
     for kernel in kernels.values():
         kernel.compile()
     return kernels
-
-
-def _find_batch_copy() -> Callable[..., int] | None:
-    """The driver's batched copy as CUDA 12.8 has it, which later drivers keep beside their own; None without one."""
-    found, status = ctypes.c_void_p(), ctypes.c_int()
-    refused = _libcuda().cuGetProcAddress_v2(
-        b"cuMemcpyBatchAsync",
-        ctypes.byref(found),
-        ctypes.c_int(_BATCHES_SINCE),
-        ctypes.c_uint64(0),
-        ctypes.byref(status),
-    )
-    if refused or not found.value:
-        return None
-    pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    prototype = ctypes.CFUNCTYPE(
-        ctypes.c_int, pointer, pointer, pointer, size, pointer, pointer, size, pointer, pointer
-    )
-    return prototype(found.value)
 
 
 def _numa_node(pci_bus_id: str) -> int | None:
