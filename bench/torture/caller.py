@@ -163,7 +163,7 @@ class Caller:
         self._settle()
         if self._store.flush().result(TIMEOUT_SECONDS).ok and self._not_stored() == self._num_not_stored:
             for asked in self._stored:
-                self._journal.say("kept", asked.space, asked.numbers, [fate.deletes for fate in asked.fates])
+                self._journal.say("kept", asked.space, asked.numbers, [fate.ticket for fate in asked.fates])
             self._answered()
         self._stored.clear()
 
@@ -188,12 +188,11 @@ class Caller:
             good = (Outcome.OK, Outcome.MISS) if one.verb == "delete" else (Outcome.OK,)
             rows_kept = [row for row, code in enumerate(codes) if code in good]
             numbers = [one.numbers[row] for row in rows_kept]
-            tickets = [one.fates[row].deletes for row in rows_kept] if one.fates else []
             if one.verb == "durable" and numbers:
-                self._journal.say("kept", one.space, numbers, tickets)
+                self._journal.say("kept", one.space, numbers, [one.fates[row].ticket for row in rows_kept])
                 self._answered()
             elif one.verb == "delete" and numbers:
-                self._journal.say("deleted", one.space, numbers, tickets)
+                self._journal.say("deleted", one.space, numbers, [one.fates[row].deletes for row in rows_kept])
                 self._answered()
             elif one.verb == "put" and numbers == one.numbers and (one.space != SHARED or self._durable_shared):
                 self._stored.append(one)

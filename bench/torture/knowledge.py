@@ -61,7 +61,8 @@ class Fate:
         alive: It was put, and no delete was called since: this run may hold it.
         possible: It was put since the last acknowledged delete: the next run may find it.
         must: It is durable, and has not left since.
-        deletes: Deletes and clears called so far: the ticket of a put or delete.
+        deletes: Deletes and clears called so far: the ticket of a delete.
+        leavings: How often its newest record has left the disk.
         newest: Sequence of its newest record.
         gone: That record has left the disk.
     """
@@ -73,8 +74,19 @@ class Fate:
     possible: bool = False
     must: bool = False
     deletes: int = 0
+    leavings: int = 0
     newest: int = -1
     gone: bool = False
+
+    @property
+    def ticket(self) -> int:
+        """Of a put: no answer counts for a block that was deleted, or has left, since it was asked for."""
+        return self.deletes + self.leavings
+
+    def leave(self) -> None:
+        """Its newest record has left, or is damaged."""
+        self.must, self.gone = False, True
+        self.leavings += 1
 
     def forget(self) -> None:
         """A delete or clear has been called."""
@@ -136,7 +148,7 @@ class Knowledge:
         """Blocks were acknowledged as durable; what has left meanwhile is none of them."""
         self.counts["durable_acknowledged"] += len(numbers)
         for fate, ticket in zip(self._of(space, numbers), tickets, strict=True):
-            if fate.deletes == ticket and not fate.gone:
+            if fate.ticket == ticket and not fate.gone:
                 fate.must = True
 
     def delete(self, space: int, numbers: Sequence[int]) -> None:
@@ -205,9 +217,8 @@ class Knowledge:
         self.counts["files_reclaimed"] += bool(leaving)
         self.counts["durable_reclaimed"] += len(leaving)
         for block, sequence in held.items():
-            fate = self.fates[block]
-            if sequence == fate.newest:
-                fate.must, fate.gone = False, True
+            if sequence == self.fates[block].newest:
+                self.fates[block].leave()
 
     def _musts(self, held: Mapping[Block, int]) -> list[Block]:
         fates = ((self.fates[block], sequence, block) for block, sequence in held.items())
@@ -225,7 +236,7 @@ class Knowledge:
         for space, number, sequence in blocks:
             fate = self.fates[Block(space, number)]
             if sequence >= fate.newest:
-                fate.must, fate.gone = False, True
+                fate.leave()
         for space, number in deleted:
             fate = self.fates[Block(space, number)]
             fate.floor, fate.possible = fate.base, True

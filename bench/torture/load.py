@@ -40,8 +40,8 @@ _RAISED: Final = (
 _GROUP: Final = 8
 """Blocks of one get when a start is verified."""
 
-_REMOVALS_MAX: Final = 4
-"""Files that may be on their way out at once."""
+_REMOVALS_MAX: Final = 16
+"""Files that may be on their way out one after another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,16 @@ def test_a_full_folder_excuses_the_oldest_file(known: Knowledge) -> None:
     assert not must(known), "its record has left meanwhile"
 
 
+def test_an_answer_does_not_count_for_a_block_that_left_and_was_written_again_meanwhile(known: Knowledge) -> None:
+    ticket = known.fates[Block(0, 7)].ticket
+    known.left(OLD, CAPACITY)
+    known.wrote(NEW, [(0, 7, 2)], 2)
+    known.kept(0, [7], [ticket])
+    assert not must(known), "what was synced is not what is there"
+    known.kept(0, [7], [known.fates[Block(0, 7)].ticket])
+    assert must(known)
+
+
 def test_a_file_that_goes_while_there_is_room_is_a_loss(known: Knowledge) -> None:
     known.left(OLD, CAPACITY - 3 * FILE)
     assert [kind for kind, _ in known.faults] == [Fault.LOST]
