@@ -44,7 +44,7 @@ def served(handle: NamespaceHandle, numbers: range) -> int:
     return sum(get(handle, [block_hash(n)], rows([n], BLOCK_NBYTES)).ok for n in numbers)
 
 
-def test_b14_a_volume_filled_from_outside_stops_writes_before_the_floor_and_room_brings_them_back(place: Path) -> None:
+def test_a_volume_filled_from_outside_stops_writes_before_the_floor_and_room_brings_them_back(place: Path) -> None:
     floor_nbytes = 1 << 20
     with small_store(ssd_dir=place / "kv", ssd_size="3 MiB", ssd_free_floor=floor_nbytes) as store:
         handle = store.namespace(namespace())
@@ -77,7 +77,7 @@ def test_enospc_with_a_floor_of_next_to_nothing_is_lived_with_by_giving_files_ba
         assert num_pins(store) == 0
 
 
-def test_b16_without_inodes_puts_are_refused_and_gets_and_lookups_go_on(place: Path) -> None:
+def test_without_inodes_puts_are_refused_and_gets_and_lookups_go_on(place: Path) -> None:
     with small_store(ssd_dir=place / "kv", ssd_size="2 MiB") as store:
         handle = store.namespace(namespace())
         assert put(handle, 0) == [Outcome.OK] * 7
@@ -93,7 +93,7 @@ def test_b16_without_inodes_puts_are_refused_and_gets_and_lookups_go_on(place: P
         assert put(handle, following) == [Outcome.OK] * 7
 
 
-def test_b13_and_b10_the_folder_never_takes_more_than_its_size_over_a_restart(place: Path) -> None:
+def test_the_folder_never_takes_more_than_its_size_over_a_restart(place: Path) -> None:
     for life in range(3):
         with small_store(ssd_dir=place / "kv", ssd_size="1 MiB") as store:
             handle = store.namespace(namespace())

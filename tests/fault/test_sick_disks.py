@@ -59,7 +59,7 @@ def service(store: Store) -> Service:
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("operation", ["create", "write", "sync"])
-def test_b20_a_disk_that_takes_nothing_turns_writes_off_and_comes_back_by_itself(
+def test_a_disk_that_takes_nothing_turns_writes_off_and_comes_back_by_itself(
     disk: SimDisk, operation: str, code: int
 ) -> None:
     with small_store(disk) as store:
@@ -104,7 +104,7 @@ def test_a_disk_that_gives_nothing_turns_reads_off_and_comes_back_with_every_blo
         assert ask(handle, range(14)) == [OK] * 14
 
 
-def test_c05_a_read_that_hangs_ends_no_get_without_a_deadline_for_longer_than_the_stall(disk: SimDisk) -> None:
+def test_a_read_that_hangs_ends_no_get_without_a_deadline_for_longer_than_the_stall(disk: SimDisk) -> None:
     with small_store(disk, ssd_stall_seconds=STALL_SECONDS) as store:
         handle = store.namespace(namespace())
         assert put(handle, range(7)) == [OK] * 7
@@ -156,7 +156,7 @@ def test_close_waits_for_no_call_that_hangs(disk: SimDisk, operation: str) -> No
         assert ask(store.namespace(namespace()), range(7)) == [OK] * 7
 
 
-def test_b18_chunk_files_removed_under_load_are_misses_and_later_puts_work(tmp_path: Path) -> None:
+def test_chunk_files_removed_under_load_are_misses_and_later_puts_work(tmp_path: Path) -> None:
     rng = Random(18)
     with small_store(ssd_dir=tmp_path, ssd_stall_seconds=0) as store:
         handle = store.namespace(namespace())
