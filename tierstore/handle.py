@@ -270,17 +270,10 @@ class NamespaceHandle:
         return self._store.engine.now() + seconds
 
     def _memory(
-        self,
-        keys: UInt8Array,
-        buffers: object,
-        block_ids: BlockIds | None,
-        after: object,
-        *,
-        written: bool,
+        self, keys: UInt8Array, buffers: object, block_ids: BlockIds | None, after: object, *, written: bool
     ) -> CallerMemory:
         kv = self._store.bind(buffers, self.namespace.layout)
-        given = after if isinstance(after, Sequence) else [after]
-        events = [event for event in map(self._store.device.as_event, given) if event is not None]
+        events = [self._store.device.as_event(given) for given in (after if isinstance(after, Sequence) else [after])]
         return CallerMemory.check(kv, len(keys), block_ids, events, written=written)
 
 

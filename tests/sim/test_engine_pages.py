@@ -215,6 +215,18 @@ def test_an_engine_starts_with_a_layer_while_the_next_still_moves() -> None:
         assert transfer.result(0).ok
 
 
+def test_a_page_group_that_nothing_holds_needs_no_event() -> None:
+    with world(0) as made:
+        last = made.compute_block("block", 1)[-1]
+        transfer = made.handle.put([block_hash("block")], made.kv, block_ids=[1], after=[None, None, last])
+        stores = next(stream for stream in made.device.streams if stream.name == "store")
+        copied = [len(step.src_rows) for step in [*stores.steps] if stores.step()]
+        assert [count > 0 for count in copied] == [False, True, False, True]  # two groups, each behind a wait
+        assert not transfer.done()
+        made.run()
+        assert transfer.result(0).ok
+
+
 def test_layers_are_ready_when_a_get_has_ended_whatever_came() -> None:
     with world(0) as made:
         missing = made.get("nothing", 0)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.device.base import Event
+from tierstore.device.cpu import CpuEvent
 from tierstore.errors import LayoutError
 from tierstore.transfer.layers import Layers
 
@@ -62,14 +63,10 @@ class CallerMemory:
             kv: The cache, or buffers bound as one.
             num_blocks: Blocks of the request.
             block_ids: See `BlockIds`; None where block i is block i of the cache, and it holds no others.
-            after: See `CallerMemory`.
+            after: See `CallerMemory`; None for a page group that nothing holds.
             written: Whether blocks are loaded into the cache.
         """
-        events = []
-        for event in after:
-            if not isinstance(event, Event):
-                raise LayoutError(f"after is of type {type(event).__name__}; pass an event of the device, or None")
-            events.append(event)
+        events = _check_events(after)
         if len(events) not in (0, 1, len(kv.groups)):
             raise LayoutError(
                 f"{len(events)} events for {len(kv.groups)} page groups; pass one for all, or one a group"
@@ -78,12 +75,27 @@ class CallerMemory:
             raise LayoutError("a buffer is read-only, so nothing can be loaded into it; pass a writable one")
         layers = Layers(len(kv.groups)) if written else None
         if block_ids is not None:
-            return cls(kv, _check_ids(kv, num_blocks, block_ids, written=written), tuple(events), layers)
+            return cls(kv, _check_ids(kv, num_blocks, block_ids, written=written), events, layers)
         if set(kv.num_blocks) != {num_blocks}:
             raise LayoutError(
                 f"{num_blocks} hashes but buffers of {max(kv.num_blocks)} blocks; pass one row a hash, or block_ids"
             )
-        return cls(kv, np.tile(np.arange(num_blocks), (len(kv.num_blocks), 1)), tuple(events), layers)
+        return cls(kv, np.tile(np.arange(num_blocks), (len(kv.num_blocks), 1)), events, layers)
+
+
+def _check_events(after: Sequence[object]) -> tuple[Event, ...]:
+    """What copies wait for, with an event that is done for each None among others."""
+    if all(event is None for event in after):
+        return ()
+    done = CpuEvent()
+    done.reach()
+    events = []
+    for given in after:
+        event = done if given is None else given
+        if not isinstance(event, Event):
+            raise LayoutError(f"after is of type {type(event).__name__}; pass an event of the device, or None")
+        events.append(event)
+    return tuple(events)
 
 
 def _check_ids(kv: PagedKV, num_blocks: int, block_ids: BlockIds, *, written: bool) -> Int64Array:
