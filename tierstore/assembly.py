@@ -18,7 +18,7 @@ from tierstore.control.mind import Limits
 from tierstore.control.planner import Planner
 from tierstore.control.slabs import SLABS_MIN, SlotAllocator
 from tierstore.errors import ConfigError
-from tierstore.metrics import Metrics
+from tierstore.metrics import Metric, Metrics
 from tierstore.recency import RecencyKeeper
 from tierstore.shield import Shielded, unshielded
 from tierstore.tiers.host_pool import HostPool
@@ -108,6 +108,7 @@ def build(
         if config.host.populate:
             pool.populate(0, pool_nbytes)
         metrics = Metrics()
+        metrics.set(Metric.HOST_REGISTERED_BYTES, device.pinned_nbytes)
         manifest, tier = None, None
         stack.callback(folder.close)
         if disk is None and config.ssd.enabled:

@@ -108,6 +108,10 @@ class Metric(Enum):
     LINK_INFLIGHT_JOBS = Kind.GAUGE, "Jobs submitted to a link and not ended.", {"link": _LINK}
     HOST_PINNED_BLOCKS = Kind.GAUGE, "Blocks in the host pool that jobs, requests or leases hold."
     HOST_USED_BYTES = Kind.GAUGE, "Bytes of host slots in use."
+    HOST_REGISTERED_BYTES = (
+        Kind.GAUGE,
+        "Bytes of the host pool that a GPU copies from and to by itself; 0 where the system refused, and on a CPU.",
+    )
     HOST_FREE_BYTES = Kind.GAUGE, "Bytes of the host pool that are in no slot in use."
     SSD_USED_BYTES = Kind.GAUGE, "Bytes that chunk files take."
     SSD_FREE_BYTES = Kind.GAUGE, "Bytes that the SSD tier can take before it must reclaim."

@@ -161,6 +161,7 @@ def test_a_whole_store_runs_on_it(reaches_host: bool) -> None:
     random = np.random.default_rng(3)
     pages = [random.integers(0, 256, (40, nbytes), np.uint8) for nbytes in layout.page_nbytes]
     with Store(host_size="1 MiB", ssd_size=0, device=CudaDevice(gpu, Choices(gpu.facts, {}))) as store:
+        assert store.metrics()["tierstore_host_registered_bytes"] == 1 << 20
         kv = store.namespace(Namespace(model="simulated", layout=layout))
         assert kv.put(hashes, pages).result(WAIT_SECONDS).leading == 40
         found = [np.zeros_like(page) for page in pages]
@@ -178,4 +179,18 @@ def test_a_gpu_that_fails_costs_misses_and_no_engine() -> None:
         result = kv.put(hashes, np.ones((2, 64), np.uint8)).result(WAIT_SECONDS)
         assert (result.leading, set(result.outcomes)) == (0, {Outcome.IO_ERROR})
         assert kv.lookup(hashes) == 0
+    assert gpu.num_held == 0
+
+
+def test_a_store_whose_pool_cannot_be_pinned_works_on_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    gpu = SimGpu(memlock_nbytes=4096)
+    hashes, rows = chain_hashes(range(32), 16), np.full((2, 64), 7, np.uint8)
+    with Store(host_size="1 MiB", ssd_size=0, device=CudaDevice(gpu)) as store:
+        assert store.metrics()["tierstore_host_registered_bytes"] == 0
+        kv = store.namespace(Namespace(model="simulated", layout=KVLayout.opaque(block_nbytes=64)))
+        kv.put(hashes, rows).result(WAIT_SECONDS)
+        found = np.zeros_like(rows)
+        assert kv.get(hashes, found).result(WAIT_SECONDS).leading == 2
+        assert np.array_equal(found, rows)
+    assert "not pinned" in caplog.text
     assert gpu.num_held == 0

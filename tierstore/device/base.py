@@ -60,6 +60,10 @@ class Device(Protocol):
     name: str
     memory: str
 
+    @property
+    def pinned_nbytes(self) -> int:
+        """Host memory that the device copies from and to by itself; 0 for a CPU, and where pinning was refused."""
+
     def as_event(self, given: object) -> object | None:
         """What a caller gave copies to wait for, as an event; whatever else it is, unchanged.
 

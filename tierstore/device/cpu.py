@@ -105,6 +105,7 @@ class CpuDevice:
     """
 
     name = memory = "cpu"
+    pinned_nbytes = 0
 
     def __init__(self, primitive: CopyPrimitive | None = None) -> None:
         self._primitive = primitive

@@ -127,6 +127,7 @@ class SimDevice:
 
     name = "sim"
     memory = "cpu"
+    pinned_nbytes = 0
 
     def __init__(self) -> None:
         self.streams: list[SimStream] = []
