@@ -10,6 +10,7 @@ import pytest
 from tierstore.disk.base import Disk
 from tierstore.disk.bounded import BoundedDisk
 from tierstore.disk.posix import PosixDisk
+from tierstore.disk.watched import WatchedDisk
 from tierstore.registry import load, names
 from tierstore.testing.contracts.disk import DiskContract
 from tierstore.testing.sim_disk import SimDisk
@@ -45,6 +46,12 @@ class TestBoundedSimDisk(DiskContract):
     @pytest.fixture
     def disk(self) -> Disk:
         return BoundedDisk(SimDisk(), 1)
+
+
+class TestWatchedSimDisk(DiskContract):
+    @pytest.fixture
+    def disk(self) -> Disk:
+        return WatchedDisk(SimDisk())
 
 
 def test_the_built_in_disk_is_registered() -> None:

@@ -1,0 +1,157 @@
+"""A probe of an SSD folder finds what a write and a read would find, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from tierstore.testing.ssd_world import SsdWorld
+from tierstore.tiers.probing import PROBE_PATH
+from tierstore.types import PAGE_NBYTES, Outcome
+
+OK, REJECTED, IO_ERROR = Outcome.OK, Outcome.REJECTED, Outcome.IO_ERROR
+FILE_BLOCKS = 7
+"""Blocks of 100 bytes in a file of 64 KiB."""
+
+
+def found(world: SsdWorld) -> tuple[Outcome, Outcome]:
+    assert world.tier is not None
+    probed = world.tier.probe()
+    return probed.reading, probed.writing
+
+
+def test_a_well_folder_that_nothing_was_written_to_is_found_well_and_left_as_it_was() -> None:
+    world = SsdWorld()
+    world.begin()
+    names = world.disk.look("").entries
+    assert found(world) == (OK, OK)
+    assert world.disk.look("").entries == names
+    assert world.sim.calls_of("write") > 0
+    assert world.sim.calls_of("sync") > 0
+
+
+def test_a_probe_that_was_cut_off_by_a_kill_does_not_spoil_the_next() -> None:
+    world = SsdWorld()
+    world.begin()
+    world.disk.create(PROBE_PATH, PAGE_NBYTES).close()
+    assert found(world) == (OK, OK)
+    assert PROBE_PATH not in [entry.name for entry in world.disk.look("").entries]
+
+
+def test_a_probe_writes_where_the_next_record_will_lie_and_no_start_sees_it() -> None:
+    world = SsdWorld()
+    tier, user = world.begin()
+    user.write(tier, range(3))
+    (path,) = world.files()
+    before = world.sim.contents(path)
+    assert found(world) == (OK, OK)
+    assert world.sim.contents(path) == before
+    user.write(tier, range(3, 6))
+    assert tier.sync() is OK
+    world.kill()
+    tier = world.start()
+    assert sorted(user.recover(tier.recover())) == [*range(6)]
+    assert user.read(tier, range(6)) == [OK] * 6
+
+
+def test_a_probe_begins_the_file_that_the_next_record_needs() -> None:
+    world = SsdWorld()
+    tier, user = world.begin()
+    user.write(tier, [1])
+    world.sim.fail_call(1, errno=errno.EIO, only="write")
+    user.write(tier, [2])  # no record goes to the first file any more
+    assert found(world) == (OK, OK)
+    assert len(world.files()) == 2
+    assert user.write(tier, [3]).outcomes.tolist() == [OK]
+    assert len(world.files()) == 2
+
+
+def test_where_only_the_reserve_is_left_the_probe_gives_it_back() -> None:
+    world = SsdWorld(capacity_nbytes=4 * (64 << 10))
+    tier, user = world.begin()
+    name = 0
+    while user.write(tier, [name]).outcomes.tolist() == [OK]:
+        name += 1
+    files = world.files()
+    assert len(files) == 3
+    creates = world.sim.calls_of("create")
+    assert found(world) == (OK, OK)
+    assert world.sim.calls_of("create") > creates
+    assert len(world.files()) == 3
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_disk_that_takes_nothing_is_found_out(operation: str, written: bool) -> None:
+    world = SsdWorld()
+    tier, user = world.begin()
+    if written:
+        user.write(tier, [1])
+    world.sim.fail_from(1, errno=errno.EIO, only=operation)
+    for _ in range(3):
+        probed = tier.probe()
+        assert (probed.reading, probed.writing) == (OK, IO_ERROR)
+        assert probed.fault is not None
+        assert "EIO" in probed.fault.text
+        assert not probed.fault.full
+    world.sim.heal()
+    assert found(world) == (OK, OK)
+    assert user.read(tier, list(user.where) or [1]) == [OK] if written else True
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_without_room_for_a_file_is_full(code: int) -> None:
+    world = SsdWorld()
+    tier, user = world.begin()
+    assert user.write(tier, range(FILE_BLOCKS)).outcomes.tolist() == [OK] * FILE_BLOCKS
+    world.sim.fail_from(1, errno=code, only="create")
+    probed = tier.probe()
+    assert (probed.reading, probed.writing) == (OK, REJECTED)
+    assert probed.fault is not None
+    assert probed.fault.full
+
+
+def test_below_the_floor_nothing_is_begun_and_giving_a_file_back_would_not_help() -> None:
+    world = SsdWorld()
+    world.free_floor_nbytes = 1 << 20
+    world.sim.capacity_nbytes = 2 << 20
+    tier, user = world.begin()
+    user.write(tier, range(FILE_BLOCKS))
+    world.sim.capacity_nbytes = 1 << 20  # others have taken the rest
+    probed = tier.probe()
+    assert probed.writing is REJECTED
+    assert probed.fault is not None
+    assert "free_floor" in probed.fault.text
+    assert not probed.fault.full
+
+
+def test_a_disk_that_gives_nothing_is_found_out() -> None:
+    world = SsdWorld()
+    tier, user = world.begin()
+    user.write(tier, [1])
+    world.sim.fail_from(1, errno=errno.EIO, only="read")
+    assert found(world) == (IO_ERROR, IO_ERROR)
+    world.sim.heal()
+    assert found(world) == (OK, OK)
+
+
+def test_one_file_that_cannot_be_read_is_no_sick_disk() -> None:
+    world = SsdWorld()
+    tier, user = world.begin()
+    user.write(tier, range(2 * FILE_BLOCKS))
+    world.sim.fail_call(2, errno=errno.EIO, only="read")  # the first one reads back what was written
+    assert found(world) == (OK, OK)
+
+
+def test_a_folder_that_could_not_be_listed_at_start_is_never_found_well() -> None:
+    world = SsdWorld()
+    world.begin()
+    world.kill()
+    tier = world.start()
+    world.sim.fail_call(1, errno=errno.EIO, only="look")
+    list(tier.recover())
+    probed = tier.probe()
+    assert probed.writing is IO_ERROR
+    assert probed.fault is not None
+    assert "could not be listed at start" in probed.fault.text
