@@ -11,6 +11,7 @@ from tierstore.control import lookahead, planner
 from tierstore.control.lookahead import hint_slices
 from tierstore.errors import RankError
 from tierstore.metrics import Metric
+from tierstore.policy.admission import AdmitSecondHit
 from tierstore.testing.engine_world import EngineWorld, chain
 from tierstore.transfer import scheduling
 
@@ -28,8 +29,8 @@ def num_waiting_blocks(world: EngineWorld) -> int:
 
 
 def full_world() -> EngineWorld:
-    """A pool full of three chains, A the oldest, and of others that are younger."""
-    world = EngineWorld(ssd=False)
+    """A pool full of three chains, A the oldest, and of others that are younger; no block is on the SSD behind it."""
+    world = EngineWorld(admission=AdmitSecondHit())
     for blocks in (A, B, C, chain("d", POOL_BLOCKS - 24)):
         world.keep_in_host(blocks)
         world.clock.advance(1)
@@ -92,6 +93,27 @@ def test_blocks_that_come_later_are_kept_for_who_waits_already() -> None:
     assert world.num_in_host(A) == 8
 
 
+def test_without_an_ssd_what_nobody_waits_for_takes_no_slot_of_what_is_waited_for() -> None:
+    world, chains = EngineWorld(ssd=False), [A, B, C, chain("d", POOL_BLOCKS - 24)]
+    for blocks in chains:
+        world.keep_in_host(blocks)
+    world.hint(enumerate(chains))
+    assert world.put(chain("new", 8)).result(0).outcomes == [Outcome.REJECTED] * 8
+    assert [world.num_in_host(blocks) for blocks in chains] == [8, 8, 8, 8]
+
+
+def test_without_an_ssd_what_is_needed_sooner_takes_slots_of_what_is_needed_later() -> None:
+    world, chains = EngineWorld(ssd=False), [A, B, C, chain("d", POOL_BLOCKS - 24)]
+    for blocks in chains:
+        world.keep_in_host(blocks)
+    new = chain("new", 8)
+    world.hint(enumerate([A, new[:3], B, C, chains[3]]))
+    put = world.put(new)
+    world.settle()
+    assert put.result(0).outcomes == [Outcome.OK] * 3 + [Outcome.REJECTED] * 5
+    assert [world.num_in_host(blocks) for blocks in chains] == [8, 8, 8, 5]
+
+
 def test_a_pinned_block_of_the_window_is_passed_over_and_offered_afterwards() -> None:
     world = full_world()
     world.hint([(0, A), (1, B)])
@@ -128,7 +150,7 @@ def test_hints_of_a_cleared_namespace_are_passed_over() -> None:
 
 
 def test_sessions_take_turns_however_long_their_queues_are() -> None:
-    world = EngineWorld(ssd=False)
+    world = EngineWorld(admission=AdmitSecondHit())
     world.hint(enumerate(chain(f"long {rank}", 4) for rank in range(5)), session_id=1)
     world.hint([(7, A)], session_id=2)
     for blocks in (*(chain(f"long {rank}", 4) for rank in range(5)), A):

@@ -147,8 +147,7 @@ def test_scores_forget_their_stale_items() -> None:
 
 def test_ghosts_forget_the_oldest_first() -> None:
     ghosts = Ghosts()
-    for tag in (5, 6, 7, 5):
-        ghosts.add(tag)
+    ghosts.add([5, 6, 7, 5])
     ghosts.trim(2)
     assert [tag in ghosts for tag in (5, 6, 7)] == [True, False, True]
     assert len(ghosts) == 2

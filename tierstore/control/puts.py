@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Puts"]
 
+_NEVER = 1 << 32
+"""A turn that no request has."""
+
 
 class Puts:
     """The story of a put, and of the stores that serve it."""
@@ -87,7 +90,7 @@ class Puts:
         if num_new > mind.directory.room:
             fits = int(np.searchsorted(np.cumsum(unknown), mind.directory.room, side="right"))
             mind.not_stored("index_full", len(missing) - fits)
-        pages = mind.host.take(life.slot_class, fits)
+        pages = self._slots(request, lo + missing[:fits])
         if len(pages) < fits:
             mind.not_stored("pool_full", fits - len(pages))
             fits = len(pages)
@@ -98,6 +101,23 @@ class Puts:
             mind.directory.depth[added] = np.minimum(self._depth(request) + lo + new, 0xFFFF)
         mind.host.occupy(entries[taken], pages)
         return taken
+
+    def _slots(self, request: Request, positions: Int64Array) -> Int32Array:
+        """Slots for the leading part of these blocks.
+
+        Where no SSD lies behind the pool, a block takes none from a block that waiting requests need sooner, or at
+        all where none needs it itself: it would go next, and the other be missed.
+        """
+        mind, life, count = self._mind, request.life, len(positions)
+        window = mind.directory.window
+        if mind.ssd is not None or not window.num_blocks:
+            return mind.host.take(life.slot_class, count)
+        turns = window.turns(life.number, request.keys[positions])
+        pages = mind.host.take(life.slot_class, count, after_turn=_NEVER)
+        short = int(np.count_nonzero(turns)) - len(pages)
+        if short > 0:
+            pages = np.concatenate([pages, mind.host.take(life.slot_class, short, after_turn=int(turns.max()))])
+        return pages
 
     def _release(self, request: Request) -> None:
         """Once all of a put is planned its blocks may leave; until then its last ones must not evict its first."""

@@ -187,6 +187,13 @@ class Window:
         self._next_use[entries] = 0
         self._entry[self._index.find(generation, keys)] = 0
 
+    def turns(self, generation: int, keys: UInt64Array) -> UInt32Array:
+        """When the first request that names each block comes, given uint64[n, 4]; 0 where none does."""
+        slots = self._index.find(generation, keys)
+        turns = self._turn[self._first[slots] - 1]
+        turns[slots < 0] = 0
+        return turns
+
     def entries(self, hint: Hint) -> Int32Array:
         """int32[n]; where the directory holds a hint's blocks, -1 where it does not."""
         return self._entry[hint.slots] - np.int32(1)

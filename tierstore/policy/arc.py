@@ -46,32 +46,41 @@ class Arc:
     def insert(self, entries: Int32Array) -> None:
         """Add entries that are not held yet; those that a ghost knows move the balance towards its queue."""
         once, again = self._ghosts
-        for entry, tag in zip(self._holding.add(entries), self._facts.tag[entries].tolist(), strict=True):
+        added, tags = self._holding.add(entries), self._facts.tag[entries].tolist()
+        if not once.known(tags) and not again.known(tags):
+            self._queues.append(_ONCE, added)
+            return
+        for entry, tag in zip(added, tags, strict=True):
             if tag in once:
                 step = max(1.0, len(again) / len(once))
                 self._once_target = min(float(self._holding.num_held), self._once_target + step)
                 once.discard(tag)
-                self._queues.append(_AGAIN, entry)
+                self._queues.append(_AGAIN, [entry])
             elif tag in again:
                 step = max(1.0, len(once) / len(again))
                 self._once_target = max(0.0, self._once_target - step)
                 again.discard(tag)
-                self._queues.append(_AGAIN, entry)
+                self._queues.append(_AGAIN, [entry])
             else:
-                self._queues.append(_ONCE, entry)
+                self._queues.append(_ONCE, [entry])
 
     def touch(self, entries: Int32Array, *, used: bool = True) -> None:
         """Make entries the youngest: of those used again, or of their own queue where they were not used."""
-        queues = self._queues
-        for entry in self._holding.named(entries):
-            queues.move(entry, _AGAIN if used else queues.queue_of(entry))
+        queues, named = self._queues, self._holding.named(entries)
+        if used:
+            queues.move(_AGAIN, named)
+            return
+        for queue in (_ONCE, _AGAIN):
+            queues.move(queue, [entry for entry in named if queues.queue_of(entry) == queue])
 
     def remove(self, entries: Int32Array) -> None:
         """Forget held entries; each leaves a ghost."""
         size = self._holding.num_held
         once, again = self._ghosts
-        for entry, tag in zip(self._holding.drop(entries), self._facts.tag[entries].tolist(), strict=True):
-            self._ghosts[self._queues.unlink(entry)].add(tag)
+        queues = self._queues.unlink(self._holding.drop(entries))
+        tags = self._facts.tag[entries].tolist()
+        for queue in (_ONCE, _AGAIN):
+            self._ghosts[queue].add([tag for tag, own in zip(tags, queues, strict=True) if own == queue])
         once.trim(size - self._queues.lengths[_ONCE])
         again.trim(2 * size - self._holding.num_held - len(once))
 

@@ -53,7 +53,7 @@ class S3Fifo:
             known = tag in self._ghosts
             self._ghosts.discard(tag)
             self._uses[entry] = 0
-            self._queues.append(_MAIN if known else _SMALL, entry)
+            self._queues.append(_MAIN if known else _SMALL, [entry])
 
     def touch(self, entries: Int32Array, *, used: bool = True) -> None:
         """Count uses; no entry moves, but those named before come back."""
@@ -62,15 +62,16 @@ class S3Fifo:
         for entry in self._holding.named(entries):
             self._uses[entry] = min(_USES_MAX, self._uses[entry] + 1)
             if self._queues.queue_of(entry) == _LEAVING:
-                self._queues.unlink(entry)
+                self._queues.unlink([entry])
                 self._queues.prepend(_SMALL if self._was_small[entry] else _MAIN, entry)
 
     def remove(self, entries: Int32Array) -> None:
         """Forget held entries; those of the small queue leave a ghost."""
-        for entry, tag in zip(self._holding.drop(entries), self._facts.tag[entries].tolist(), strict=True):
-            queue = self._queues.unlink(entry)
+        dropped = self._holding.drop(entries)
+        queues = self._queues.unlink(dropped)
+        for entry, queue, tag in zip(dropped, queues, self._facts.tag[entries].tolist(), strict=True):
             if queue == _SMALL or (queue == _LEAVING and self._was_small[entry]):
-                self._ghosts.add(tag)
+                self._ghosts.add([tag])
         self._ghosts.trim(self._queues.lengths[_MAIN])
 
     def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
@@ -99,7 +100,7 @@ class S3Fifo:
             small = not small
             entry = self._leave_small() if small else self._leave_main()
         self._was_small[entry] = self._queues.queue_of(entry) == _SMALL
-        self._queues.move(entry, _LEAVING)
+        self._queues.move(_LEAVING, [entry])
         return entry
 
     def _leave_small(self) -> int:
@@ -110,7 +111,7 @@ class S3Fifo:
                 if self._uses[entry] < _USES_TO_STAY:
                     return entry
                 self._uses[entry] = 0
-                self._queues.move(entry, _MAIN)
+                self._queues.move(_MAIN, [entry])
             entry = newer
         return NOBODY
 
@@ -122,7 +123,7 @@ class S3Fifo:
                 if not self._uses[entry]:
                     return entry
                 self._uses[entry] -= 1
-                self._queues.move(entry, _MAIN)
+                self._queues.move(_MAIN, [entry])
                 newer = entry if newer == NOBODY else newer
             entry = newer
         return NOBODY

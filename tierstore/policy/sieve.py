@@ -42,9 +42,10 @@ class Sieve:
 
     def insert(self, entries: Int32Array) -> None:
         """Add entries that are not held yet, as the newest."""
-        for entry in self._holding.add(entries):
+        added = self._holding.add(entries)
+        for entry in added:
             self._visited[entry] = False
-            self._queues.append(_QUEUE, entry)
+        self._queues.append(_QUEUE, added)
 
     def touch(self, entries: Int32Array, *, used: bool = True) -> None:
         """Mark entries as visited; none moves, but those named before come back behind the hand."""
@@ -53,14 +54,14 @@ class Sieve:
         for entry in self._holding.named(entries):
             self._visited[entry] = True
             if self._queues.queue_of(entry) == _LEAVING:
-                self._queues.unlink(entry)
+                self._queues.unlink([entry])
                 self._queues.prepend(_QUEUE, entry)
 
     def remove(self, entries: Int32Array) -> None:
         """Forget held entries."""
         for entry in self._holding.drop(entries):
             self._step_off(entry)
-            self._queues.unlink(entry)
+            self._queues.unlink([entry])
 
     def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them."""
@@ -93,7 +94,7 @@ class Sieve:
             entry = self._queues.newer(entry)
         self._hand = entry
         self._step_off(entry)
-        self._queues.move(entry, _LEAVING)
+        self._queues.move(_LEAVING, [entry])
         return entry
 
     def _step_off(self, entry: int) -> None:
