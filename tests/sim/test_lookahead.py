@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
@@ -14,9 +12,7 @@ from tierstore.metrics import Metric
 from tierstore.policy.admission import AdmitSecondHit
 from tierstore.testing.engine_world import EngineWorld, chain
 from tierstore.transfer import scheduling
-
-if TYPE_CHECKING:
-    pass
+from tierstore.types import Outcome
 
 POOL_BLOCKS = 32
 A, B, C = (chain(name, 8) for name in "abc")
