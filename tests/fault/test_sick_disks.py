@@ -48,9 +48,11 @@ def ask(handle: NamespaceHandle, numbers: range, deadline_seconds: float | None 
     return result.outcomes
 
 
-def evict_all(handle: NamespaceHandle) -> None:
+def evict_all(store: Store, handle: NamespaceHandle) -> None:
     """Push every block out of the host pool, so that what comes back comes from SSD."""
-    put(handle, range(1000, 1032), durable=False)
+    store.flush().result(TIMEOUT_SECONDS)
+    assert put(handle, range(1000, 1032), durable=False) == [OK] * 32
+    store.flush().result(TIMEOUT_SECONDS)
 
 
 def service(store: Store) -> Service:
@@ -65,7 +67,7 @@ def test_a_disk_that_takes_nothing_turns_writes_off_and_comes_back_by_itself(
     with small_store(disk) as store:
         handle = store.namespace(namespace())
         assert put(handle, range(7)) == [OK] * 7  # one file is full
-        evict_all(handle)
+        evict_all(store, handle)
         with told("writes to SSD are off") as off, told("the SSD is well again") as well:
             disk.fail_from(1, errno=code, only=operation)
             refused = put(handle, range(10, 24))
@@ -89,7 +91,7 @@ def test_a_disk_that_gives_nothing_turns_reads_off_and_comes_back_with_every_blo
     with small_store(disk) as store:
         handle = store.namespace(namespace())
         assert put(handle, range(14)) == [OK] * 14
-        evict_all(handle)
+        evict_all(store, handle)
         with told("reads from SSD are off") as off, told("the SSD is well again") as well:
             disk.fail_from(1, errno=errno.EIO, only="read")
             for number in range(3):
@@ -108,7 +110,7 @@ def test_a_read_that_hangs_ends_no_get_without_a_deadline_for_longer_than_the_st
     with small_store(disk, ssd_stall_seconds=STALL_SECONDS) as store:
         handle = store.namespace(namespace())
         assert put(handle, range(7)) == [OK] * 7
-        evict_all(handle)
+        evict_all(store, handle)
         disk.hang("read")
         assert ask(handle, range(7), deadline_seconds=0.05) == [CANCELLED] * 7
         assert ask(handle, range(7)) == [MISS] * 7
@@ -120,6 +122,38 @@ def test_a_read_that_hangs_ends_no_get_without_a_deadline_for_longer_than_the_st
             assert well.wait(TIMEOUT_SECONDS)
         assert ask(handle, range(7)) == [OK] * 7
         assert num_pins(store) == 0
+
+
+def test_a_prefetch_from_a_disk_that_gives_nothing_ends_at_once_and_its_blocks_can_be_put(disk: SimDisk) -> None:
+    with small_store(disk) as store:
+        handle = store.namespace(namespace())
+        hashes = [block_hash(n) for n in range(14)]
+        assert put(handle, range(14)) == [OK] * 14
+        evict_all(store, handle)
+        disk.fail_from(1, errno=errno.EACCES, only="read")
+        assert OK not in handle.prefetch(hashes).result(TIMEOUT_SECONDS).outcomes
+        assert put(handle, range(14), durable=False) == [OK] * 14
+        assert ask(handle, range(14)) == [OK] * 14
+        assert store.metrics()["tierstore_host_pinned_blocks"] == 0
+
+
+def test_a_pool_that_is_all_taken_by_reads_that_hang_refuses_at_once(disk: SimDisk) -> None:
+    with small_store(disk, ssd_size="2 MiB") as store:
+        handle = store.namespace(namespace())
+        for first in range(0, 35, 7):
+            assert put(handle, range(first, first + 7)) == [OK] * 7
+        evict_all(store, handle)
+        disk.hang("read")
+        hashes = [block_hash(n) for n in range(32)]
+        stalled = handle.get(hashes, rows(range(32), BLOCK_NBYTES))
+        begun, spent = time.monotonic(), time.process_time()
+        assert ask(handle, range(32, 35), deadline_seconds=2) == [MISS] * 3
+        assert put(handle, range(60, 63), durable=False) == [REJECTED] * 3
+        assert time.monotonic() - begun < 2
+        assert time.process_time() - spent < 1
+        disk.heal()
+        assert stalled.result(TIMEOUT_SECONDS).ok
+        assert ask(handle, range(32, 35)) == [OK] * 3
 
 
 def test_a_write_that_hangs_ends_durable_puts_flushes_and_deletes(disk: SimDisk) -> None:
@@ -142,7 +176,7 @@ def test_close_waits_for_no_call_that_hangs(disk: SimDisk, operation: str) -> No
     store = small_store(disk, ssd_stall_seconds=STALL_SECONDS)
     handle = store.namespace(namespace())
     assert put(handle, range(7)) == [OK] * 7
-    evict_all(handle)
+    evict_all(store, handle)
     disk.hang(operation)
     waiting = [handle.get([block_hash(0)], rows([0], BLOCK_NBYTES))]
     waiting.append(handle.put([block_hash(90)], rows([90], BLOCK_NBYTES), durable=True))
