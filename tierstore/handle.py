@@ -231,11 +231,7 @@ class NamespaceHandle:
         """Make blocks unknown, in this run at once and in later ones once the transfer is done.
 
         Outcomes: OK for a block that was known, MISS for one that was not. Anything else says that the SSD
-        could not take it down, and that a restart may find the block again.
-
-        Raises:
-            ReadOnlyError: The store was opened with ``ssd.read_only``.
-            IdentityError, ClosedError: Before anything has happened.
+        could not take it down, and that a restart may find the block again. ReadOnlyError with ``ssd.read_only``.
         """
         self._store.check_may_delete()
         keys = as_hashes(hashes)
@@ -247,9 +243,7 @@ class NamespaceHandle:
     def clear(self) -> None:
         """Forget every block of the namespace, durably: nothing put before comes back. Blocks.
 
-        Raises:
-            ReadOnlyError: The store was opened with ``ssd.read_only``.
-            DiskError: It could not be written; nothing is forgotten.
+        DiskError where it could not be written, and nothing is forgotten; ReadOnlyError with ``ssd.read_only``.
         """
         self._store.begin_next_generation(self)
 

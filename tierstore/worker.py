@@ -28,7 +28,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar
 
-__all__ = ["Failed", "Task", "Worker"]
+__all__ = ["Failed", "Task", "Worker", "attempt"]
 
 Task: TypeAlias = Callable[[], object]
 Failed: TypeAlias = Callable[[BaseException], None]
@@ -159,6 +159,14 @@ class Worker:
                     return heapq.heappop(self._queue)[2:]
                 if self._closing:
                     return None
+
+
+def attempt(task: Task) -> None:
+    """Run what is a caller's own: what it raises is told to `threading.excepthook`, and takes nobody with it."""
+    try:
+        task()
+    except Exception:  # noqa: BLE001 - not ours to judge; told, never lost
+        threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 
 class _Question(Generic[T]):

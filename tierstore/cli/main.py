@@ -7,6 +7,7 @@ alone at their top, so that `tierstore --help` stays fast.
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 
 import click
@@ -44,8 +45,14 @@ def tierstore_command() -> None:
     """A hierarchical store for the KV cache of LLM inference."""
 
 
+def _end(_signal: int, _frame: object) -> None:
+    """End as a program does, so that nothing is left behind: no file of a benchmark, no half of an export."""
+    sys.exit(128 + signal.SIGTERM)
+
+
 def main() -> None:
-    """Run the command line. Exits 0 when all went well, 1 where the answer is no, 2 on a mistake."""
+    """Run the command line. Exits 0 when all went well, 1 where the answer is no, 2 on a mistake, 143 on SIGTERM."""
+    signal.signal(signal.SIGTERM, _end)
     try:
         tierstore_command(prog_name="tierstore")
     except TierstoreError as error:

@@ -8,12 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tierstore.forks import check_owner
 from tierstore.types import Outcome
+from tierstore.worker import attempt
 
 if TYPE_CHECKING:
     from tierstore.transfer.layers import LayerEvent, Layers
@@ -122,7 +124,10 @@ class Transfer:
             self._cancel(self)
 
     def add_done_callback(self, callback: Callable[[Transfer], None]) -> None:
-        """Call back when done, in order, on a thread of the store, or here if it is done. Must not block or raise."""
+        """Call back when done, in order, on a thread of the store, or here if it is done. Must not block.
+
+        What a callback raises is told to `threading.excepthook` and ends nothing else.
+        """
         self._callbacks.append(callback)
         if self._result is not None and callback in self._callbacks:
             self._call_back()
@@ -133,7 +138,7 @@ class Transfer:
                 callback = self._callbacks.pop(0)
             except IndexError:  # another thread took the last one
                 return
-            callback(self)
+            attempt(partial(callback, self))
 
     def abandon(self) -> None:
         """End it as CANCELLED; called by an engine that closes."""
