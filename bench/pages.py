@@ -181,7 +181,7 @@ def copy_plainly(generator: np.random.Generator, kv: PagedKV, pool: UInt8Array, 
     while left:
         view = kv.tensors[int(generator.integers(len(kv.tensors)))]
         tensor = np.asarray(view.owner).reshape(-1)
-        nbytes = min(left, PIECE_NBYTES)
+        nbytes = min(left, PIECE_NBYTES, len(tensor) // 2)
         in_pool = pool[int(generator.integers(len(pool) - nbytes)) :].ctypes.data
         in_cache = tensor[int(generator.integers(len(tensor) - nbytes)) :].ctypes.data
         ctypes.memmove(*((in_pool, in_cache) if into_pool else (in_cache, in_pool)), nbytes)

@@ -81,6 +81,19 @@ def test_a_get_writes_no_token_but_those_of_its_blocks() -> None:
         assert all(map(np.array_equal, memories, expected))
 
 
+def test_a_get_needs_a_place_of_its_own_for_every_part_of_a_block() -> None:
+    halves = ARRANGEMENTS["blocks of half the tokens"]
+    kv = halves.bind(halves.memories(1))
+    hashes = [block_hash(number) for number in range(kv.num_blocks[0])]
+    with store() as made:
+        handle = of(made, halves.layout)
+        assert handle.put(hashes, kv).result(TIMEOUT_SECONDS).ok
+        with pytest.raises(LayoutError, match="block id 0 is named twice"):
+            handle.get(hashes, kv)
+        with pytest.raises(LayoutError, match="block id 3 is named twice"):
+            handle.get(hashes[:2], kv, block_ids=[[1, 3], [3, 5]])
+
+
 def test_a_block_without_one_of_its_parts_is_refused_whole() -> None:
     hybrid = ARRANGEMENTS["hybrid"]
     memories = hybrid.memories(2)

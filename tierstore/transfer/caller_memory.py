@@ -71,16 +71,21 @@ class CallerMemory:
             raise LayoutError(
                 f"{len(events)} events for {len(kv.groups)} page groups; pass one for all, or one a group"
             )
-        if written and not kv.writable:
-            raise LayoutError("a buffer is read-only, so nothing can be loaded into it; pass a writable one")
-        layers = Layers(len(kv.groups)) if written else None
         if block_ids is not None:
-            return cls(kv, _check_ids(kv, num_blocks, block_ids, written=written), events, layers)
-        if set(kv.num_blocks) != {num_blocks}:
+            ids = _check_ids(kv, num_blocks, block_ids)
+        elif set(kv.num_blocks) == {num_blocks}:
+            ids = np.tile(np.arange(num_blocks), (len(kv.num_blocks), 1))
+        else:
             raise LayoutError(
                 f"{num_blocks} hashes but buffers of {max(kv.num_blocks)} blocks; pass one row a hash, or block_ids"
             )
-        return cls(kv, np.tile(np.arange(num_blocks), (len(kv.num_blocks), 1)), events, layers)
+        if not written:
+            return cls(kv, ids, events)
+        if not kv.writable:
+            raise LayoutError("a buffer is read-only, so nothing can be loaded into it; pass a writable one")
+        if block_ids is not None or len(ids) > 1:
+            _check_distinct(kv, ids)
+        return cls(kv, ids, events, Layers(len(kv.groups)))
 
 
 def _check_events(after: Sequence[object]) -> tuple[Event, ...]:
@@ -98,7 +103,8 @@ def _check_events(after: Sequence[object]) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def _check_ids(kv: PagedKV, num_blocks: int, block_ids: BlockIds, *, written: bool) -> Int64Array:
+def _check_ids(kv: PagedKV, num_blocks: int, block_ids: BlockIds) -> Int64Array:
+    """int64[num_id_rows, num_blocks]: block ids that the cache has."""
     try:
         ids = np.array(block_ids, np.int64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -112,9 +118,13 @@ def _check_ids(kv: PagedKV, num_blocks: int, block_ids: BlockIds, *, written: bo
         outside = row[(row < 0) | (row >= count)]
         if len(outside):
             raise LayoutError(f"block id {outside[0]} lies outside buffers of {count} blocks")
-    for together in kv.sharing if written else ():
-        values, counts = np.unique(ids[list(together)], return_counts=True)
-        if len(values) < len(together) * num_blocks:
+    return ids
+
+
+def _check_distinct(kv: PagedKV, ids: Int64Array) -> None:
+    """Refuse a place in the cache for two blocks, or for two parts of one."""
+    for rows in kv.sharing:
+        values, counts = np.unique(ids[list(rows)], return_counts=True)
+        if (counts > 1).any():
             twice = values[counts > 1][0]
             raise LayoutError(f"block id {twice} is named twice; each block of a get needs a row of its own")
-    return ids
