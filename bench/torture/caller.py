@@ -29,8 +29,8 @@ __all__ = ["SENTINEL", "TIMEOUT_SECONDS", "Caller"]
 SENTINEL: Final = 0xA5
 """What a destination is filled with before a get."""
 
-TIMEOUT_SECONDS: Final = 60.0
-"""What takes longer hangs."""
+TIMEOUT_SECONDS: Final = 240.0
+"""What takes longer hangs; generous, for a machine may be stopped for a while."""
 
 _NOT_STORED: Final = "tierstore_not_stored_blocks_total"
 

@@ -108,16 +108,7 @@ def _failures_said(life: Life, journal: Journal) -> Iterator[None]:
     before, threading.excepthook = threading.excepthook, say_of_thread
     try:
         yield
-    except (
-        TierstoreError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        OSError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except _RAISED as error:
         say(error)
     finally:
         threading.excepthook = before

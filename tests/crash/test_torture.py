@@ -102,7 +102,7 @@ def test_the_command_says_what_was_lived_and_found(tmp_path: Path) -> None:
 
 def test_the_command_fails_where_a_block_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "torture", partial(torture, lie=SyncsNothing))
-    run = CliRunner().invoke(command.main, ["--lives", "10", "--kind", "power", "--json", "-"])
+    run = CliRunner().invoke(command.main, ["--lives", "20", "--kind", "power", "--json", "-"])
     assert run.exit_code == 1
     assert "python -m bench.torture --seed 1 --kind power --life" in run.output
 
