@@ -201,8 +201,9 @@ class SimDevice:
 
     def _enqueue(self, copies: list[_Rows], stream: Stream, after: Sequence[Event]) -> list[Event]:
         assert isinstance(stream, SimStream), f"{stream!r} is no stream of a simulated device"
-        held = any(step.gate is not None for step in stream.steps)
-        still_read = [src for step in stream.steps for src in step.src_rows]
+        before = [*stream.steps]  # at once: a store's readers enqueue on threads of their own
+        held = any(step.gate is not None for step in before)
+        still_read = [src for step in before for src in step.src_rows]
         events: list[Event] = []
         for rows, gate in zip_longest(copies, after):
             held = held or gate is not None
