@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from tierstore.cli import doctor
 from tierstore.device import auto, cuda, libcuda
 from tierstore.device.copy_table import COPY_TABLE
 from tierstore.device.cpu import CpuDevice
@@ -117,6 +120,14 @@ def test_every_device_is_registered() -> None:
         load("devices", "cudo")
 
 
+def test_a_gpu_is_described_without_compiling_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = cupy_of(Api(driverGetVersion=12040))
+    monkeypatch.setattr(cuda, "_cupy", lambda: cupy)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    assert cuda.describe_gpu() == "NVIDIA H200, number 0, driver for CUDA 12.4; from 12.8 on it would copy in batches"
+
+
 @pytest.mark.parametrize(("status", "kind"), [(2, DeviceMemoryError), (1, DeviceError), (700, DeviceError)])
 def test_what_the_driver_refuses_is_named_by_the_call(
     monkeypatch: pytest.MonkeyPatch, status: int, kind: type[DeviceError]
@@ -205,3 +216,17 @@ def test_what_a_gpu_is_goes_into_its_facts(monkeypatch: pytest.MonkeyPatch) -> N
     facts = runtime.facts
     assert (facts.name, facts.driver, facts.processors, facts.memory) == ("NVIDIA H200", 12040, 132, "cuda:0")
     assert (facts.has_batches, facts.reaches_host) == (False, True)
+
+
+@pytest.mark.parametrize(("device", "mark", "code"), [("cuda", "FAIL", 1), ("auto", "ok", 0), ("cpu", "ok", 0)])
+def test_doctor_takes_a_missing_gpu_amiss_only_where_one_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, mark: str, code: int
+) -> None:
+    cupy = cupy_of(Api(getDeviceCount=0))
+    monkeypatch.setattr(cuda, "_cupy", lambda: cupy)
+    monkeypatch.setenv("TIERSTORE_DEVICE_NAME", device)
+    ended = CliRunner().invoke(doctor.command, ["--ssd-dir", str(tmp_path), "--host-size", "16 MiB"])
+    (line,) = (line for line in ended.stdout.splitlines() if " gpu " in line)
+    assert line.startswith(mark)
+    assert "no GPU is visible" in line
+    assert ended.exit_code == code

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from tierstore.config import StoreConfig
-from tierstore.errors import FolderError, MemoryLimitError
+from tierstore.errors import FolderError, MemoryLimitError, NoDeviceError
 from tierstore.settings import format_size
 
 __all__ = ["command"]
@@ -45,7 +45,12 @@ class _Finding:
 def command(path: Path | None, ssd_dir: Path | None, host_size: str | None) -> None:
     """Say what this machine offers and what is missing."""
     config = StoreConfig.load(path, overrides={"host.size": host_size, "ssd.dir": ssd_dir})
-    findings = [*_packages(), *_memory(config.host.size), _folder(Path(config.ssd.dir or "."))]
+    findings = [
+        *_packages(),
+        *_memory(config.host.size),
+        _gpu(config.device.name),
+        _folder(Path(config.ssd.dir or ".")),
+    ]
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
         mark = "FAIL" if finding.fatal else "slow" if finding.advice else "ok"
@@ -85,6 +90,21 @@ def _memory(pool_nbytes: int) -> Iterator[_Finding]:
     else:
         advice = "a GPU cannot pin the pool; raise it with ulimit -l" if memlock < pool_nbytes else ""
         yield _Finding("memlock", format_size(memlock), advice)
+
+
+def _gpu(device: str) -> _Finding:
+    """A GPU that is missing is a fault only where one is asked for."""
+    from tierstore.device import cuda
+
+    try:
+        return _Finding("gpu", cuda.describe_gpu())
+    except NoDeviceError as error:
+        return _Finding(
+            "gpu",
+            f"none used: {error}",
+            'set [device] name to "auto" or "cpu"' if device == "cuda" else "",
+            fatal=device == "cuda",
+        )
 
 
 def _folder(folder: Path) -> _Finding:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tierstore.device.cuda_runtime import Mark
     from tierstore.types import Int64Array
 
-__all__ = ["CupyRuntime", "open_device", "open_runtime"]
+__all__ = ["CupyRuntime", "describe_gpu", "open_device", "open_runtime"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,6 +53,14 @@ def open_device() -> CudaDevice:
 def open_runtime() -> CupyRuntime:
     """The calls of that GPU alone, for whoever measures them. Raises as `open_device` does."""
     return CupyRuntime(_current_gpu())
+
+
+def describe_gpu() -> str:
+    """That GPU in words, for a person; compiles nothing. Raises as `open_device` does."""
+    index, api = _current_gpu(), _cupy().cuda.runtime
+    name, driver = api.getDeviceProperties(index)["name"].decode(), int(api.driverGetVersion())
+    batches = "" if driver >= BATCHES_SINCE else f"; from {_spoken(BATCHES_SINCE)} on it would copy in batches"
+    return f"{name}, number {index}, driver for CUDA {_spoken(driver)}{batches}"
 
 
 def _current_gpu() -> int:
