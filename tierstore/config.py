@@ -83,7 +83,7 @@ class CodecConfig:
 class PolicyConfig:
     """Who goes when room is short."""
 
-    name: str = _setting("lru", settings.NAME, "eviction policy of every tier")
+    name: str = _setting("arc", settings.NAME, "eviction policy of the host pool")
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,9 @@ def test_a_prefetch_for_what_waits_is_useful() -> None:
 def test_lru_keeps_what_a_plain_list_would(name: str, rates: tuple[float, float]) -> None:
     trace = read_trace(DATA / f"{name}.jsonl.gz")
     for share, rate in zip((Fraction(1, 20), Fraction(1, 10)), rates, strict=True):
-        figures = replay(ReplayPlan(trace=trace, tiers={TierName.HOST: TierSize(share=share)}, block_nbytes=1 << 21))
+        figures = replay(
+            ReplayPlan(trace=trace, tiers={TierName.HOST: TierSize(share=share)}, block_nbytes=1 << 21, policy="lru")
+        )
         assert 100 * figures.token_hit_rate == pytest.approx(rate, abs=0.05)
 
 

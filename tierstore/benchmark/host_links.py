@@ -32,7 +32,13 @@ _FIRST_GET = 1 << 32
 
 def measure_host_links(plan: BenchmarkPlan, take: Callable[[Probe], Measurement]) -> Iterator[Measurement]:
     """Measure puts into a pool that is full, then gets of blocks that it holds. Blocks."""
-    with Store(host_size=plan.host_nbytes, host_slab_size=plan.slab_nbytes, host_populate=True, ssd_size=0) as store:
+    with Store(
+        host_size=plan.host_nbytes,
+        host_slab_size=plan.slab_nbytes,
+        host_populate=True,
+        ssd_size=0,
+        policy_name="lru",  # by whose order the calls know what the pool still holds
+    ) as store:
         caller = Caller(plan, store)
         limit = _Limit(caller)
         scratch = np.ones(_COLD_NBYTES, np.uint8)

@@ -105,6 +105,7 @@ def _open_store(plan: BenchmarkPlan) -> Store:
         ssd_file_size=plan.ssd_file_nbytes,
         ssd_read_threads=plan.read_threads,
         codec_name=plan.codec,
+        policy_name="lru",  # by whose order the calls know what the pool still holds
         prefetch_inflight=plan.batch * plan.slot_nbytes,
         links_write_inflight=PAGE_NBYTES,  # so that blocks put to make room stay off the SSD; durable puts do not ask
     )

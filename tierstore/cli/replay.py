@@ -50,7 +50,7 @@ class _Options(TypedDict):
     metavar="SIZES",
     help='Such as "host=64 GiB,ssd=1 TiB"; % are of the distinct blocks of the trace.',
 )
-@click.option("--policy", default="lru", show_default=True, help="Eviction policy.")
+@click.option("--policy", default="arc", show_default=True, help="Eviction policy of the host tier.")
 @click.option("--admission", default="always", show_default=True, help="Admission policy of the SSD tier.")
 @click.option(
     "--lookahead",

@@ -48,7 +48,7 @@ class ReplayPlan:
     trace: Trace
     tiers: Mapping[TierName, TierSize]
     block_nbytes: int
-    policy: str = "lru"
+    policy: str = "arc"
     admission: str = "always"
     links: Mapping[str, LinkModel] = field(default_factory=dict)
     queueing: Queueing = field(default_factory=Queueing)

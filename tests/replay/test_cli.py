@@ -1,0 +1,98 @@
+"""`tierstore replay` as a person and a program meet it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tierstore.cli.replay import command
+from tierstore.errors import ConfigError
+
+BLOCK_TOKENS = 16
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Sixty requests over six prompts of 20 blocks."""
+    path = tmp_path / "trace.jsonl"
+    rows = [
+        {
+            "timestamp": 1000 * turn,
+            "input_length": 20 * BLOCK_TOKENS,
+            "hash_ids": list(range(turn % 6 * 100, turn % 6 * 100 + 20)),
+        }
+        for turn in range(60)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    return path
+
+
+def replay(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def test_prints_one_json_object_with_what_was_asked(trace: Path) -> None:
+    ended = replay(trace, "--tiers", "host=64 MiB,ssd=1 GiB", "--block-size", "1 MiB", "--policy", "lru", "--json", "-")
+    assert ended.exit_code == 0
+    found = json.loads(ended.stdout)
+    assert found["token_hit_rate"] == pytest.approx(0.9)
+    assert found["belady_token_hit_rate"] == pytest.approx(0.9)
+    assert found["by_tier"]["host"] + found["by_tier"]["ssd"] == pytest.approx(0.9, abs=1e-5)
+    assert found["tier_blocks"] == {"host": 64, "ssd": 1024}
+    assert found["settings"]["policy"] == "lru"
+    assert found["trace"]["block_tokens"] == BLOCK_TOKENS
+
+
+def test_prints_a_table_and_writes_json(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    ended = replay(trace, "--tiers", "host=60%", "--prefill-tokens-per-second", "1e4", "--json", out)
+    assert "token hit rate" in ended.stdout
+    assert "TTFT p50" in ended.stdout
+    assert json.loads(out.read_text("utf-8"))["settings"]["prefill_tokens_per_second"] == 10_000
+
+
+def test_a_sweep_says_how_much_is_enough_and_draws_it(trace: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "curve.png"
+    ended = replay(trace, "--sweep", "--block-size", "1 MiB", "--plot", picture)
+    assert "120 MiB of host reach 90%" in ended.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    ended = replay(trace, "--sweep", "ssd", "--tiers", "host=32 MiB", "--block-size", "1 MiB", "--json", "-")
+    points = json.loads(ended.stdout)["points"]
+    assert [point["percent"] for point in points] == [1, 2, 5, 10, 20, 30, 50, 70, 100]
+    assert [point["blocks"] for point in points] == [1, 2, 6, 12, 24, 36, 60, 84, 120]
+
+
+def test_speeds_come_from_a_benchmark_a_flag_or_an_estimate(trace: Path, tmp_path: Path) -> None:
+    bench = tmp_path / "bench.json"
+    bench.write_text(json.dumps({"rows": [{"link": "host.get", "gbytes_per_second": 10.0}]}), "utf-8")
+    ended = replay(
+        trace, "--tiers", "host=60%", "--links", bench, "--link", "ssd.read=5,1", "--tflops", 16, "--json", "-"
+    )
+    settings = json.loads(ended.stdout)["settings"]
+    assert sorted(settings["links"]) == ["host.get", "ssd.read"]
+    assert settings["prefill_tokens_per_second"] == 1000.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--policy", "lruu"), "did you mean lru"),
+        (("--tiers", "ram=5%"), "no tier"),
+        (("--lookahead", "many"), "--lookahead"),
+        (("--links", "missing.json"), "--links"),
+        (("--tflops", "1", "--prefill-tokens-per-second", "1"), "give one"),
+        (("--tflops", "1", "--model", "llama-9"), "llama-9"),
+        (("--block-size", "0"), "at least a byte"),
+        (("--json", "missing/out.json"), "no folder"),
+    ],
+)
+def test_a_mistake_is_named(trace: Path, arguments: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        replay(trace, "--tiers", "host=60%", *arguments)
+
+
+def test_a_picture_needs_a_sweep(trace: Path) -> None:
+    assert "--sweep" in replay(trace, "--plot", "curve.png").stderr
