@@ -16,6 +16,7 @@ from bench.gpu.bandwidth import Cell, as_table, measure_matrix
 from bench.gpu.correctness import check_arrangements, check_quantization
 from bench.gpu.races import count_races
 from tierstore.benchmark.machine import describe_machine
+from tierstore.device import cuda
 from tierstore.device.calibration import Choices, calibrate
 from tierstore.device.copy_engines import engine_names
 from tierstore.errors import DeviceError
@@ -35,37 +36,37 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("gpu.json"), help="where the figures go")
     given = parser.parse_args()
     try:
-        from tierstore.device.cuda import open_runtime
-
-        runtime = open_runtime()
+        runtime = cuda.open_runtime()
     except DeviceError as error:
         sys.exit(f"bench.gpu: {error}")
+    report: dict[str, object] = {}
+    try:
+        right = _run(runtime, given.seconds, report)
+    finally:  # what was found before a failure is kept
+        given.json.write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    if not right:
+        sys.exit(1)
+
+
+def _run(runtime: CudaRuntime, seconds: float, report: dict[str, object]) -> bool:
+    """Fill the report, part by part; whether everything was right."""
     runtime.enter()
     started = time.perf_counter()
-    print(f"{runtime.facts}")
+    print(f"{runtime.facts}", flush=True)
+    report["machine"] = describe_machine(Path.cwd())
+    report["gpu"] = dataclasses.asdict(runtime.facts)
     checks = itertools.chain(check_arrangements(runtime), check_quantization(runtime))
-    wrong = {checked: found for checked, found in _said(checks) if found}
-    races = _races(runtime)
-    choices = calibrate(runtime)
-    cells = _matrix(runtime, MATRIX_SHARE * given.seconds)
-    report = {
-        "machine": describe_machine(Path.cwd()),
-        "gpu": dataclasses.asdict(runtime.facts),
-        "seconds": round(time.perf_counter() - started, 1),
-        "wrong_arrangements": wrong,
-        "race_rounds": ROUNDS,
-        "races": races,
-        "calibration": _rates(choices),
-        "cells": [dataclasses.asdict(cell) for cell in cells],
-    }
-    given.json.write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    report["wrong"] = wrong = {checked: found for checked, found in _said(checks) if found}
+    report["race_rounds"] = ROUNDS
+    report["races"] = races = _races(runtime)
+    report["calibration"] = _rates(calibrate(runtime))
+    cells = _matrix(runtime, MATRIX_SHARE * seconds)
+    report["cells"] = [dataclasses.asdict(cell) for cell in cells]
+    report["seconds"] = round(time.perf_counter() - started, 1)
     print(as_table(cells))
-    bad_cells = [cell for cell in cells if cell.wrong]
-    print(
-        f"{len(wrong)} arrangements wrong, {sum(races.values())} races in {ROUNDS} rounds, {len(bad_cells)} cells wrong"
-    )
-    if wrong or any(races.values()) or bad_cells:
-        sys.exit(1)
+    num_bad = sum(cell.wrong > 0 for cell in cells)
+    print(f"{len(wrong)} checks wrong, {sum(races.values())} races in {ROUNDS} rounds, {num_bad} cells wrong")
+    return not wrong and not any(races.values()) and not num_bad
 
 
 def _said(found: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -74,7 +75,7 @@ def _said(found: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         kept.append((checked, wrong))
         if wrong:
             print(f"WRONG {wrong}: {checked}")
-    print(f"{len(kept)} combinations checked")
+    print(f"{len(kept)} combinations checked", flush=True)
     return kept
 
 
@@ -82,7 +83,7 @@ def _races(runtime: CudaRuntime) -> dict[str, int]:
     """Races found by engine; the rounds are shared out among them."""
     engines = engine_names(runtime.facts)
     races = {engine: count_races(runtime, engine, -(-ROUNDS // len(engines))) for engine in engines}
-    print(f"races by engine: {races}")
+    print(f"races by engine: {races}", flush=True)
     return races
 
 

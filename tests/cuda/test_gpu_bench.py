@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from bench.gpu import __main__ as command
 from bench.gpu import bandwidth
 from bench.gpu.bandwidth import as_table, measure_matrix, num_cells
 from bench.gpu.correctness import check_arrangements
 from tierstore.benchmark.gpu_copies import CacheShape
+from tierstore.device import calibration
 from tierstore.device.copy_engines import engine_names
 from tierstore.testing.caches import ARRANGEMENTS
 from tierstore.testing.sim_gpu import SimGpu
@@ -49,3 +54,37 @@ def test_every_cell_is_measured_and_verified(monkeypatch: pytest.MonkeyPatch, gp
     assert sum(cell.wrong > 0 for cell in cells) == num_bad
     assert all(cell.turns >= 3 and cell.share > 0 for cell in cells)
     assert as_table(cells).count("\n") == 6
+
+
+@pytest.mark.parametrize(("gpu", "races", "code"), [(SimGpu(), 0, 0), (SimGpu(), 1, 1), (TornGpu(), 0, 1)])
+def test_the_command_writes_what_it_found_and_ends_by_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpu: SimGpu, races: int, code: int
+) -> None:
+    """All of it but the races and the quantizing kernels, which need a real GPU."""
+    monkeypatch.setattr(bandwidth, "SHAPES", {"small": CacheShape(2, 1, 64)})
+    monkeypatch.setattr(bandwidth, "BATCHES", (2,))
+    monkeypatch.setattr(calibration, "_CACHE_NBYTES", 16 << 20)
+    monkeypatch.setattr(calibration, "_BLOCKS_MAX", 1)
+    monkeypatch.setattr("tierstore.device.cuda.open_runtime", lambda: gpu)
+    monkeypatch.setattr(command, "check_quantization", lambda _: iter([]))
+    monkeypatch.setattr(command, "count_races", lambda *_: races)
+    monkeypatch.setattr("sys.argv", ["gpu", "--seconds", "0.1", "--json", str(tmp_path / "gpu.json")])
+    with pytest.raises(SystemExit) if code else nullcontext() as ended:
+        command.main()
+    assert ended is None or ended.value.code == code
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["gpu"]["name"] == "simulated"
+    assert bool(found["wrong"]) == isinstance(gpu, TornGpu)
+    assert len(found["cells"]) == 3 * len(engine_names(gpu.facts))
+    assert found["calibration"]["store 1024 batch"] > 0
+
+
+def test_what_was_found_before_a_failure_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tierstore.device.cuda.open_runtime", SimGpu)
+    monkeypatch.setattr(command, "check_quantization", lambda _: iter([("a check", "wrong")]))
+    monkeypatch.setattr(command, "check_arrangements", lambda _: iter([]))
+    monkeypatch.setattr(command, "count_races", lambda *_: 1 // 0)
+    monkeypatch.setattr("sys.argv", ["gpu", "--json", str(tmp_path / "gpu.json")])
+    with pytest.raises(ZeroDivisionError):
+        command.main()
+    assert json.loads((tmp_path / "gpu.json").read_text())["wrong"] == {"a check": "wrong"}
