@@ -133,6 +133,7 @@ def plan_life(kind: Kind, seed: str, index: int) -> Plan:
             "ssd_size": kind.capacity_files * FILE_NBYTES * rng.choice((4, 4, 3)) // 4,
             "ssd_file_size": FILE_NBYTES,
             "ssd_free_floor": "4 KiB",
+            "ssd_stall_seconds": 0,  # a machine that is stopped for a while is no disk that hangs
             "prefetch_cold_seconds": 0,
             "ssd_read_threads": rng.choice((1, 4)),
             "admission_name": rng.choice(("always", "always", "second-hit")),
