@@ -205,7 +205,7 @@ def _planner(
         prefetch_inflight_nbytes_max=pool_nbytes // 4 if config.prefetch.inflight is None else config.prefetch.inflight,
         prefetch_share=config.prefetch.share,
         cold_seconds=config.prefetch.cold_seconds,
-        write_nbytes_per_day=config.ssd.write_budget,
+        write_nbytes_per_day=config.ssd.write_budget_nbytes,
         stall_seconds=config.ssd.stall_seconds,
         prefill_tokens_per_second=config.prefill.tokens_per_second,
     )

@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 
 from tierstore import settings
 from tierstore.errors import ConfigError
-from tierstore.settings import VARIABLE_PREFIX, Kind, Setting, nearest
+from tierstore.settings import VARIABLE_PREFIX, DriveWrites, Kind, Setting, nearest
 
 __all__ = ["SETTINGS", "StoreConfig"]
 
@@ -55,8 +55,10 @@ class SsdConfig:
     size: int = _setting(16 * _GIB, settings.size(_MIB, off=True), "bytes the folder may hold")
     file_size: int | None = _setting(None, _AUTO_PIECE, "length of one chunk file")
     free_floor: int = _setting(_GIB, _PIECE, "bytes of its file system that stay free whatever happens")
-    write_budget: int | None = _setting(
-        None, settings.optional(settings.size(_MIB), "none"), "bytes that may be written back a day; durable puts aside"
+    write_budget: int | DriveWrites | None = _setting(  # noqa: RUF009  (frozen, like every default here)
+        None,
+        settings.optional(settings.daily(_MIB), "none"),
+        "bytes that may be written back a day; durable puts aside",
     )
     read_threads: int = _setting(4, settings.count(1, 256), "threads that read from the SSD")
     stall_seconds: float = _setting(
@@ -65,6 +67,12 @@ class SsdConfig:
     read_only: bool = _setting(
         False, settings.FLAG, "look at the folder beside its owner: no lock, and nothing is written"
     )
+
+    @property
+    def write_budget_nbytes(self) -> int | None:
+        """Bytes a day, where a bound is set: drive writes are of `size`."""
+        budget = self.write_budget
+        return int(budget.per_day * self.size) if isinstance(budget, DriveWrites) else budget
 
     @property
     def enabled(self) -> bool:

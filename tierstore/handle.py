@@ -162,8 +162,7 @@ class NamespaceHandle:
     def may_start(self, prefetch: Transfer) -> bool:
         """Whether the request of a prefetch may start now, as ``prefetch.policy`` says. Does not block.
 
-        With ``best-effort`` it always may, and what of the prefetch has not begun is withdrawn; with the others it may
-        once the prefetch is done. A get takes what has come and joins what is on its way.
+        With ``best-effort`` it always may, and what has not begun is withdrawn; else once the prefetch is done.
         """
         if not self._store.prefetching.waits:
             prefetch.cancel()
@@ -186,7 +185,7 @@ class NamespaceHandle:
             added: (rank, hashes) of requests that wait now, nearest first. Ranks only grow, over all namespaces of the
                 session; the newest may be named again with the blocks that follow.
             removed: Ranks that wait no longer: given up, or started and their get has been called.
-            session_id: Whose queue, where several engines share a store; they take turns. `Store.end_session` ends it.
+            session_id: Whose queue, where engines share a store and take turns; `Store.end_session` ends it.
 
         Raises:
             RankError: A rank is not newer than those before it. What was named before it counts.
@@ -205,17 +204,14 @@ class NamespaceHandle:
     ) -> LoadAdvice:
         """What of a prompt is worth loading, as the links are now, against computing it. Moves nothing for the caller.
 
-        Get blocks [first, stop) of the advice and compute the rest; give the get `recompute_seconds` as its deadline,
-        and no request ends much later than without a store, even where a disk slows down at that moment.
+        Get blocks [first, stop) of the advice, with `recompute_seconds` as the deadline, and compute the rest: then a
+        disk that slows down at that moment costs a request no more than that.
 
         Args:
             hashes: All blocks of the prompt.
             computed_tokens: How many tokens of its head the engine holds itself.
             deadline_seconds: Load only what can be there by then.
             from_tail: The engine can load a tail while it computes the head; else what it loads is the head.
-
-        Raises:
-            IdentityError, ClosedError: Before anything has happened.
         """
         within = math.inf if deadline_seconds is None else deadline_seconds
         wanted = LoadRequest(as_hashes(hashes), computed_tokens, within, from_tail)

@@ -31,6 +31,7 @@ _NOT_STORED = (
     "pool_full",
     "index_full",
     "not_admitted",
+    "head_missing",
     "write_queue_full",
     "write_budget",
     "write_refused",

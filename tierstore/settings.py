@@ -21,10 +21,12 @@ __all__ = [
     "NAME",
     "SECONDS",
     "SHARE",
+    "DriveWrites",
     "Kind",
     "Setting",
     "choice",
     "count",
+    "daily",
     "format_size",
     "nearest",
     "optional",
@@ -152,6 +154,31 @@ def size(least: int, *, off: bool = False) -> Kind:
 
     zero = ", or 0 to turn it off" if off else ""
     return Kind(f"{_SIZE_HINT}, at least {format_size(least)}{zero}", read, is_size=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DriveWrites:
+    """How often a day the whole of a drive may be written, as makers rate them."""
+
+    per_day: float
+
+    def __str__(self) -> str:
+        return f"{self.per_day:g} DWPD"
+
+
+def daily(least: int) -> Kind:
+    """Bytes a day, at least `least`, or drive writes a day such as ``"0.3 DWPD"``, which read as `DriveWrites`."""
+    nbytes = size(least)
+
+    def read(value: object) -> int | DriveWrites:
+        match = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]+)?) ?DWPD", str(value))
+        if match is None:
+            return int(str(nbytes.read(value)))
+        if not float(match[1]):
+            raise ValueError("no writes at all")
+        return DriveWrites(float(match[1]))
+
+    return Kind(f'{nbytes.accepts}, or drive writes a day such as "0.3 DWPD"', read, is_size=True)
 
 
 def count(least: int, most: int) -> Kind:

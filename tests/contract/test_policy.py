@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from tierstore.policy.admission import AdmitContinued, AdmitLeaving
 from tierstore.policy.base import NewPolicy
 from tierstore.registry import load, names
 from tierstore.testing.contracts.policy import (
@@ -14,9 +15,8 @@ from tierstore.testing.contracts.policy import (
     NewAdmissionPolicy,
     NewEvictionPolicy,
     facts_of,
-    pack,
+    offer_of,
 )
-from tierstore.types import TierName
 
 
 @pytest.fixture(scope="module", params=names("policies"))
@@ -38,10 +38,29 @@ class TestAdmissionPolicies(AdmissionPolicyContract): ...
 
 def test_the_built_in_policies_are_registered() -> None:
     assert {"arc", "gdsf", "lfu", "lfu-da", "lru", "s3-fifo", "sieve"} <= set(names("policies"))
-    assert {"always", "second-hit"} <= set(names("admissions"))
+    assert {"always", "continued", "second-hit", "selective", "write-back", "write-through"} == set(names("admissions"))
 
 
-@pytest.mark.parametrize(("name", "answers"), [("always", [True] * 4), ("second-hit", [False, True, True, True])])
+@pytest.mark.parametrize(
+    ("name", "answers"),
+    [
+        ("always", [True] * 4),
+        ("write-through", [True] * 4),
+        ("second-hit", [False, True, True, True]),
+        ("selective", [False, True, True, True]),
+        ("continued", [False, True, True, True]),
+        ("write-back", [False] * 4),
+    ],
+)
 def test_a_built_in_admission_answers_by_its_name(name: str, answers: list[bool]) -> None:
     policy = cast(NewAdmissionPolicy, load("admissions", name))()
-    assert policy.admit(pack(range(4)), pack([0, 1, 2, 0xFFFF]), TierName.SSD, 1 << 20) == answers
+    assert policy.admit(offer_of([0, 1, 2, 0xFFFF])) == answers
+    assert policy.asks_when_leaving == (name == "write-back")
+
+
+def test_a_block_that_a_put_names_again_is_continued() -> None:
+    assert AdmitContinued().admit(offer_of([0, 0], again=True)) == [True, True]
+
+
+def test_a_block_that_leaves_is_written_back() -> None:
+    assert AdmitLeaving().admit(offer_of([0, 3], leaving=True)) == [True, True]

@@ -7,8 +7,9 @@ import pytest
 
 from tierstore.control.mind import Limits
 from tierstore.metrics import Metric
+from tierstore.policy.base import Offer
 from tierstore.testing.engine_world import EngineWorld, chain
-from tierstore.types import PAGE_NBYTES, CopyJob, Job, Outcome, Presence, SyncJob, TierName
+from tierstore.types import PAGE_NBYTES, CopyJob, Job, Outcome, Presence, SyncJob
 
 OK, MISS, REJECTED, CORRUPT, IO_ERROR, CANCELLED = Outcome
 BLOCKS = chain("a", 6)
@@ -18,8 +19,10 @@ POOL_BLOCKS = 32
 class AdmitNone:
     """No block is worth writing."""
 
-    def admit(self, entries: object, hits: object, dst: TierName, block_nbytes: int) -> list[bool]:
-        return [False] * len(entries)  # type: ignore[arg-type]
+    asks_when_leaving = False
+
+    def admit(self, offer: Offer) -> list[bool]:
+        return [False] * len(offer.entries)
 
 
 def sizes(jobs: list[Job]) -> list[int]:

@@ -17,7 +17,7 @@ import pytest
 from tierstore.control import host_room, lookahead, planner, ssd_room, upkeep
 from tierstore.control.mind import Limits
 from tierstore.metrics import Metric
-from tierstore.policy.admission import AdmitAlways, AdmitSecondHit
+from tierstore.policy.admission import AdmitAlways, AdmitContinued, AdmitLeaving, AdmitSecondHit
 from tierstore.testing.engine_world import EngineWorld, chain
 from tierstore.testing.sim_link import SimLink
 from tierstore.transfer import engine, scheduling
@@ -32,7 +32,7 @@ SEEDS = range(14)
 STEPS = 400
 CHAINS = 7
 CHAIN_BLOCKS = 14
-WRITE_NBYTES_PER_DAY = 24 * 150 * PAGE_NBYTES
+WRITE_NBYTES_PER_DAY = 24 * 60 * PAGE_NBYTES
 """Worlds live a minute: they may write what an hour is worth, enough to reclaim files and less than they would."""
 
 
@@ -67,7 +67,7 @@ class RandomWorld:
             file_blocks=8,
             ssd_nbytes=110 * PAGE_NBYTES,
             reclaim_below_nbytes=40 * PAGE_NBYTES,
-            admission=AdmitSecondHit() if seed % 2 else AdmitAlways(),
+            admission=(AdmitAlways, AdmitSecondHit, AdmitLeaving, AdmitContinued)[seed // 2 % 4](),
             on_taken=self.meanwhile,
         )
         self.chains = [chain(f"chain {number}", CHAIN_BLOCKS) for number in range(CHAINS)]

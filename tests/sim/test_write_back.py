@@ -118,7 +118,7 @@ def test_a_block_deleted_while_it_is_loaded_is_not_offered() -> None:
     world = EngineWorld(admission=AdmitSecondHit())
     world.keep_in_host(BLOCKS)
     world.get(BLOCKS)
-    world.delete(BLOCKS[:2])
+    world.delete(BLOCKS[4:])
     world.load.end()
     assert writes(world) == [4]
     world.settle()

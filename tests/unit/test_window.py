@@ -13,9 +13,9 @@ from tierstore.control.directory import Directory
 from tierstore.control.entry import State
 from tierstore.control.index import as_keys
 from tierstore.control.mind import NO_REQUEST
-from tierstore.control.requests import Life, new_request
+from tierstore.control.requests import UNASKED, Life, new_request
 from tierstore.layout import KVLayout
-from tierstore.testing.engine_world import EngineWorld, chain
+from tierstore.testing.engine_world import chain
 from tierstore.types import Generation, Priority
 
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 HASHES = chain("window", 12)
 LIVES = [Life(Generation(number, bytes(32), 0, KVLayout.opaque(block_nbytes=4096)), number, 4096) for number in (0, 1)]
-
-
-with EngineWorld(ssd=False).engine.planning() as planner:
-    STORY = planner._lookahead
 
 
 @dataclass
@@ -47,7 +43,7 @@ class Model:
         return int(self.directory.find(life, as_keys(HASHES[row : row + 1]))[0])
 
     def add(self, life: int, rows: list[int], turn: int) -> Hint:
-        request = new_request(NO_REQUEST, STORY, LIVES[life], HASHES[rows], priority=Priority.PREFETCH)
+        request = new_request(NO_REQUEST, UNASKED, LIVES[life], HASHES[rows], priority=Priority.PREFETCH)
         entries = self.directory.find(life, request.keys)
         before = self.directory.next_use.copy()
         hint, fresh = self.directory.window.add(request, turn, entries, None)

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tierstore.config import StoreConfig
 from tierstore.control.write_budget import WriteBudget
+from tierstore.errors import ConfigError
 
 BLOCK_NBYTES = 1 << 20
 HOUR_SECONDS = 3600.0
@@ -94,3 +96,20 @@ def test_no_history_writes_more_than_its_time_and_an_hour_allow(
         written_nbytes += taken * block_nbytes
     hours = now / HOUR_SECONDS - (history[0][0] / HOUR_SECONDS if history else 0.0)
     assert written_nbytes <= (hours + 1) * blocks_per_hour * BLOCK_NBYTES + 1
+
+
+def test_drive_writes_a_day_are_of_the_size_of_the_tier() -> None:
+    settings = {"ssd.size": "100 GB", "ssd.write_budget": "0.3 DWPD"}
+    config = StoreConfig.load(env={}, overrides=settings)
+    assert config.ssd.write_budget_nbytes == 30 * 10**9
+    assert str(config.ssd.write_budget) == "0.3 DWPD"
+    assert (
+        StoreConfig.load(env={}, overrides=settings | {"ssd.write_budget": "2 GB"}).ssd.write_budget_nbytes == 2 * 10**9
+    )
+    assert StoreConfig.load(env={}).ssd.write_budget_nbytes is None
+
+
+@pytest.mark.parametrize("given", ["0 DWPD", "-1 DWPD", "DWPD", "1 dwpd", "1e3 DWPD", "0 B"])
+def test_what_is_no_budget_is_refused(given: str) -> None:
+    with pytest.raises(ConfigError, match=r"write_budget.*drive writes a day"):
+        StoreConfig.load(env={}, overrides={"ssd.write_budget": given})

@@ -2,7 +2,7 @@
 
 One entry a block, in fixed-capacity numpy columns: its key in the index, its state and pins in each tier
 (`tierstore.control.entry`), where it lies in each, how it was used and who waits for it. The planner and its
-rooms call it under the engine's lock. 108 bytes an entry, policy included, at full capacity.
+rooms call it under the engine's lock. 112 bytes an entry, policy included, at full capacity.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tierstore.types import Extents
 if TYPE_CHECKING:
     from tierstore.types import Int32Array, UInt64Array
 
-__all__ = ["PREFETCHED", "READ_BACK", "REWRITING", "UNREADABLE", "Directory"]
+__all__ = ["AGAIN", "PREFETCHED", "READ_BACK", "REWRITING", "UNREADABLE", "Directory"]
 
 PREFETCHED = np.uint8(1)
 """Flag of an entry that a prefetch brought in and that no get has used yet."""
@@ -34,6 +34,9 @@ REWRITING = np.uint8(4)
 
 UNREADABLE = np.uint8(8)
 """Flag of an entry whose SSD copy the disk did not give when it was read last."""
+
+AGAIN = np.uint8(16)
+"""Flag of an entry that a later put has named too."""
 
 _FREE, _KEYED, _DETACHED = 0, 1, 2
 
@@ -50,6 +53,7 @@ class Directory:
     then lives on until no tier holds anything of it, and `release` makes it free again.
 
     Attributes:
+        parent: int32[capacity]; see `Chains`.
         next_use: uint32[capacity]; the hint of a waiting request that an entry counts with, 0 for none.
         window: What waits, and in which order.
     """
@@ -68,6 +72,7 @@ class Directory:
         self.hits = np.zeros(capacity, np.uint16)
         self.depth = np.zeros(capacity, np.uint16)
         self.flags = np.zeros(capacity, np.uint8)
+        self.parent = np.zeros(capacity, np.int32)
         self.next_use = np.zeros(capacity, np.uint32)
         mentions = min(max(_MENTIONS_MIN, _MENTIONS_PER_ENTRY * capacity), _MENTIONS_MAX)
         self.window = Window(mentions, self.next_use, self.host)
@@ -78,7 +83,7 @@ class Directory:
     def nbytes(self) -> int:
         """Bytes of all columns at full capacity."""
         columns = (self.host_page, self.ssd_file, self.ssd_page, self.ssd_nbytes, self.ssd_checksum)
-        usage = (self.last_use, self.hits, self.depth, self.flags, self.next_use, self._tie)
+        usage = (self.last_use, self.hits, self.depth, self.flags, self.parent, self.next_use, self._tie)
         own = sum(column.nbytes for column in columns + usage)
         return own + self._numbers.nbytes + self.index.nbytes + self.host.nbytes + self.ssd.nbytes
 

@@ -43,6 +43,9 @@ class HostRoom:
         slots: The pool, cut.
         new_policy: Makes the eviction policy of one slot class, over the directory's entries.
         metrics: Counted into.
+
+    Attributes:
+        num_changes: Grows whenever slots are taken or blocks come; for those who look at the next victims.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class HostRoom:
         self._entry_at = np.zeros(slots.capacity_slabs * slots.slab_nbytes // PAGE_NBYTES, np.int32)
         self._draining: tuple[int, int] | None = None  # slab, the class it leaves
         self._metrics = metrics
+        self.num_changes = 0
         self.prefetched = Prefetched(directory, self._slot_nbytes, metrics)
 
     def open_class(self, slot_nbytes: int) -> int:
@@ -83,16 +87,15 @@ class HostRoom:
             int32[k] pool pages, k <= count.
         """
         pages = self.slots.take(slot_class, count)
+        self.num_changes += count
         short = count - len(pages)
         if short:
-            policy = self._policies[slot_class]
             idle = self.slots.idle_slab(slot_class)
             if idle >= 0:
                 self.slots.begin_drain(idle, slot_class)
                 more = self.take(slot_class, short, cold_before=cold_before, after_turn=after_turn)
                 return np.concatenate([pages, more])
-            victims = policy.victims(min(short, policy.num_evictable))
-            assert victims is not None
+            victims = self.next_victims(slot_class, short)
             if cold_before is not None:
                 warm = self._directory.last_use[victims] >= cold_before
                 victims = victims[: int(warm.argmax())] if warm.any() else victims
@@ -120,12 +123,17 @@ class HostRoom:
 
     def forget(self, slot_class: int, count: int) -> None:
         """Evict those of the next `count` victims that only the host holds: each makes room for another entry."""
-        policy = self._policies[slot_class]
-        victims = policy.victims(min(count, policy.num_evictable))
-        assert victims is not None
+        victims = self.next_victims(slot_class, count)
         alone = victims[self._directory.ssd.state[victims] == State.ABSENT]
         if len(alone):
             self.evict(slot_class, alone)
+
+    def next_victims(self, slot_class: int, count: int) -> Int32Array:
+        """Up to `count` blocks that would leave first by age."""
+        policy = self._policies[slot_class]
+        victims = policy.victims(min(count, policy.num_evictable))
+        assert victims is not None
+        return victims
 
     def occupy(self, entries: Int32Array, pages: Int32Array) -> None:
         """ABSENT → FILLING, in slots just taken."""
@@ -137,6 +145,7 @@ class HostRoom:
         """FILLING → READY; given in prefix order, used tail first."""
         self._directory.host.filled(entries)
         self._directory.last_use[entries] = tick(now)
+        self.num_changes += len(entries)
         self._policies[slot_class].insert(entries[::-1])
         awaited = entries[self._directory.next_use[entries] > 0]
         if len(awaited):

@@ -23,16 +23,15 @@ from tierstore.control.index import as_keys
 from tierstore.control.link_rates import LinkRates
 from tierstore.control.mind import NO_REQUEST
 from tierstore.control.prefill import PrefillCost
-from tierstore.control.requests import new_request
+from tierstore.control.requests import UNASKED, new_request
 from tierstore.types import Priority
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
-    from tierstore.control.requests import Life, Request
-    from tierstore.types import Int64Array, Outcome, Plan, UInt8Array
+    from tierstore.control.requests import Life
+    from tierstore.types import Int64Array, Plan, UInt8Array
 
 __all__ = ["LoadRequest", "Loading"]
 
@@ -71,8 +70,6 @@ class Loading:
     Attributes:
         rates: Of the links; the planner feeds it.
     """
-
-    verb = ""
 
     def __init__(self, mind: Mind, tokens_per_second: float | None) -> None:
         self._mind = mind
@@ -135,7 +132,7 @@ class Loading:
         mind, read = self._mind, self.rates.read
         if mind.ssd is None or any(read.waiting_nbytes) or now - read.delivered_at < _PROBE_SECONDS:
             return
-        request = new_request(NO_REQUEST, self, life, left[:_PROBE_BLOCKS_MAX], priority=Priority.PREFETCH)
+        request = new_request(NO_REQUEST, UNASKED, life, left[:_PROBE_BLOCKS_MAX], priority=Priority.PREFETCH)
         entries = mind.directory.find(life.number, request.keys)
         host, ssd = mind.states(entries)
         positions = ((host == State.ABSENT) & (ssd == State.READY)).nonzero()[0]
@@ -147,15 +144,6 @@ class Loading:
             mind.host.occupy(entries[positions], pages)
             mind.host.prefetched.inflight_nbytes += len(positions) * life.block_nbytes
             mind.read_jobs(request, positions, Priority.PREFETCH, plan)
-
-    def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
-        """A probe is planned as a whole."""
-
-    def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
-        """Nobody waits for a probe."""
-
-    def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
-        """Nobody waits for a probe."""
 
 
 class _LoadSeconds:

@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tierstore.control.entry import State
 from tierstore.control.mind import NO_REQUEST
-from tierstore.control.requests import new_request
+from tierstore.control.requests import UNASKED, new_request
 from tierstore.errors import RankError
 from tierstore.metrics import Metric
-from tierstore.types import Outcome, Priority
+from tierstore.types import Priority
 
 if TYPE_CHECKING:
-    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
-    from tierstore.control.requests import Life, Request
+    from tierstore.control.requests import Life
     from tierstore.control.window import Hint
-    from tierstore.types import Int64Array, Plan, UInt8Array
+    from tierstore.types import Plan, UInt8Array
 
     Waiting: TypeAlias = tuple[int, UInt8Array]
     """The rank of a waiting request, and uint8[n, 32] hashes."""
@@ -67,8 +66,6 @@ class _Session:
 
 class Lookahead:
     """The queues of all sessions, as one."""
-
-    verb = ""
 
     def __init__(self, mind: Mind) -> None:
         self._mind = mind
@@ -127,7 +124,7 @@ class Lookahead:
         mind = self._mind
         fits = min(len(hashes), self._window.room)
         mind.metrics.add(Metric.UNHINTED_BLOCKS, len(hashes) - fits)
-        request = new_request(NO_REQUEST, self, life, hashes[:fits], priority=Priority.PREFETCH)
+        request = new_request(NO_REQUEST, UNASKED, life, hashes[:fits], priority=Priority.PREFETCH)
         entries = mind.directory.find(life.number, request.keys)
         hint, fresh = self._window.add(request, session.last_turn, entries, hints[-1] if hints else None)
         hints.append(hint)
@@ -216,14 +213,3 @@ class Lookahead:
             mind.host.prefetched.inflight_nbytes += len(read) * request.life.block_nbytes
             mind.read_jobs(request, read, Priority.PREFETCH, plan)
         return len(read) == len(missing)
-
-    def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
-        """Nothing is opened block by block: `pump` looks at the queue as a whole."""
-
-    def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
-        """What came is kept by the window; what did not is read when it is asked for, or by a later `pump`."""
-        assert record.outcomes is not None
-        self._refused = record.outcomes[0] == Outcome.REJECTED
-
-    def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
-        """Nobody waits for a hint; it leaves with its rank."""

@@ -107,7 +107,7 @@ class Planner:
         self.loading = Loading(self._mind, limits.prefill_tokens_per_second)
         self._flushes = Flushes(self._mind)
         self._lives: dict[int, Life] = {}
-        self._upkeep = Upkeep(self._mind, self._lives)
+        self._upkeep = Upkeep(self._mind, self._lives, self._write_back)
         self._deletes = Deletes(self._mind, self._upkeep)
         self._results = Results(self._mind, self._gets, self._puts, self._write_back, self._upkeep)
         self.catalogue = Catalogue(self._mind, self._lives)

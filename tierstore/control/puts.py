@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.directory import AGAIN
 from tierstore.control.entry import State
 from tierstore.control.index import as_keys
 from tierstore.types import CopyJob, Outcome, SyncJob, TierName
@@ -58,6 +59,9 @@ class Puts:
             request.outcomes[lo + held] = Outcome.OK.value
             request.in_pieces = request.in_pieces or lo > 0
         request.entries[lo:hi] = entries
+        if mind.ssd is not None:
+            self._write_back.chains.link(request, lo, entries)
+            mind.directory.flags[entries[held]] |= AGAIN
         request.ready[lo + held] = True
         request.opened = hi
         self._release(request)

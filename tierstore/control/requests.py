@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
     from tierstore.types import Generation, Int32Array, Int64Array, Plan, Priority, UInt8Array, UInt64Array
 
-__all__ = ["Life", "Request", "RequestTable", "Story", "new_request"]
+__all__ = ["UNASKED", "Life", "Request", "RequestTable", "Story", "new_request"]
 
 _DEADLINES_SPARE = 64
 """Deadlines of ended requests that are not worth looking for."""
@@ -117,6 +117,24 @@ class Request:
     def leading(self) -> int:
         """Blocks from the first that are OK without a hole."""
         return int((self.outcomes != Outcome.OK.value).argmax()) if np.count_nonzero(self.outcomes) else len(self)
+
+
+class Unasked:
+    """The story of what no caller has asked for: nobody waits for it, so that nothing follows from its end."""
+
+    verb = ""
+
+    def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
+        """It is planned as a whole."""
+
+    def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
+        """Whoever wants it finds it in the directory."""
+
+    def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
+        """It has no deadline, and nobody cancels it."""
+
+
+UNASKED = Unasked()
 
 
 def new_request(

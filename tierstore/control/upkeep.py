@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.cleaning import Cleaning
 from tierstore.control.entry import State
 from tierstore.control.jobs import JobRecord
 from tierstore.metrics import Metric
@@ -18,6 +19,7 @@ from tierstore.types import DiscardJob, Extents, Outcome
 if TYPE_CHECKING:
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Life
+    from tierstore.control.write_back import WriteBack
     from tierstore.types import CopyJob, CopyResult, Int32Array, Plan
 
 __all__ = ["Upkeep"]
@@ -32,10 +34,12 @@ class Upkeep:
     Args:
         mind: Shared with the stories.
         lives: Every generation by its number; the planner's own. One that has been reaped leaves it.
+        write_back: What writes blocks that are about to leave.
     """
 
-    def __init__(self, mind: Mind, lives: dict[int, Life]) -> None:
+    def __init__(self, mind: Mind, lives: dict[int, Life], write_back: WriteBack) -> None:
         self._mind = mind
+        self._cleaning = Cleaning(mind, write_back, lives)
         self._lives = lives
         self._reaping: list[tuple[Life, int]] = []
 
@@ -54,6 +58,7 @@ class Upkeep:
         return (
             bool(self._reaping)
             or self._mind.ageing.due
+            or self._cleaning.due
             or self._mind.host.draining
             or (ssd is not None and ssd.reclaiming)
         )
@@ -63,6 +68,7 @@ class Upkeep:
         mind = self._mind
         more = self._reap_step()
         mind.ageing.step(now)
+        self._cleaning.step(plan, now)
         mind.host.drain()
         return self._reclaim_step(plan) or mind.ageing.due or more
 

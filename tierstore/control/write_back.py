@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.chains import Chains
+from tierstore.control.directory import AGAIN
 from tierstore.control.entry import State
 from tierstore.control.write_budget import WriteBudget
+from tierstore.policy.base import Offer
 from tierstore.types import Outcome, TierName
 
 if TYPE_CHECKING:
@@ -31,13 +34,19 @@ class WriteBack:
         self._mind = mind
         self._admission = admission
         self._budget = WriteBudget(mind.limits.write_nbytes_per_day)
+        self.chains = Chains(mind.directory)
         self._parked: list[tuple[Request, Int64Array]] = []
 
-    def offer(self, request: Request, positions: Int64Array, plan: Plan, now: float) -> None:
+    @property
+    def asks_when_leaving(self) -> bool:
+        """Whether blocks are to be offered before they are evicted, too."""
+        return self._mind.ssd is not None and self._admission.asks_when_leaving
+
+    def offer(self, request: Request, positions: Int64Array, plan: Plan, now: float, *, leaving: bool = False) -> None:
         """Write READY blocks back where SSD does not hold them and wants them; a durable put waits for it.
 
         Called when a put has filled a block, when a put finds it held, and when a get has used it: what was
-        not admitted at first may be now.
+        not admitted at first may be now. Also when blocks are `leaving`, where the admission policy asks for it.
         """
         mind, durable = self._mind, request.durable and not request.done
         if mind.ssd is None or not len(positions):
@@ -54,7 +63,7 @@ class WriteBack:
                 request.outcomes[wanted] = Outcome.REJECTED
             return
         if not durable:
-            wanted = self._admit(request, wanted, now)
+            wanted = self._admit(request, wanted, now, leaving=leaving)
         if not len(wanted):
             return
         job = mind.write_job(request, wanted, plan)
@@ -62,14 +71,19 @@ class WriteBack:
             job.waiters.append((request, wanted))
             request.awaiting += len(wanted)
 
-    def _admit(self, request: Request, wanted: Int64Array, now: float) -> Int64Array:
+    def _admit(self, request: Request, wanted: Int64Array, now: float, *, leaving: bool) -> Int64Array:
+        """Those that the policy admits, that have their head on SSD or before them, and that the bounds allow."""
         mind, block_nbytes = self._mind, request.life.block_nbytes
         if not len(wanted):
             return wanted
         entries = request.entries[wanted]
-        hits = mind.directory.hits[entries].astype(np.int32)
-        admitted = wanted[self._admission.admit(entries, hits, TierName.SSD, block_nbytes)]
+        hits, again = mind.directory.hits[entries].astype(np.int32), mind.directory.flags[entries] & AGAIN > 0
+        offer = Offer(entries, hits, again, leaving, TierName.SSD, block_nbytes)
+        admitted = wanted[self._admission.admit(offer)]
         mind.not_stored("not_admitted", len(wanted) - len(admitted))
+        whole = admitted[self.chains.rooted(request.entries[admitted])]
+        mind.not_stored("head_missing", len(admitted) - len(whole))
+        admitted = whole
         room = (mind.limits.write_inflight_nbytes_max - mind.write_inflight_nbytes) // block_nbytes
         fits = max(0, min(len(admitted), room))
         mind.not_stored("write_queue_full", len(admitted) - fits)

@@ -1,27 +1,55 @@
-"""Who may be written to a farther tier. Pure; asked by the planner before each write-back."""
+"""Who may be written to a farther tier, under the names that engines give it. Pure; asked before each write-back."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tierstore.types import Int32Array, TierName
+    from tierstore.policy.base import Offer
 
-__all__ = ["AdmitAlways", "AdmitSecondHit"]
+__all__ = ["AdmitAlways", "AdmitContinued", "AdmitLeaving", "AdmitSecondHit"]
 
 
 class AdmitAlways:
-    """Every block is worth writing."""
+    """Every block is worth writing, as soon as it is there: write-through."""
 
-    def admit(self, entries: Int32Array, hits: Int32Array, dst: TierName, block_nbytes: int) -> list[bool]:
+    asks_when_leaving = False
+
+    def admit(self, offer: Offer) -> list[bool]:
         """True for each entry."""
-        return [True] * len(entries)
+        return [True] * len(offer.entries)
 
 
 class AdmitSecondHit:
-    """A block is written once it has been used again: what is asked for once never wears the SSD."""
+    """A block is written once a get has used it, selectively: what is asked for once never wears the SSD."""
 
-    def admit(self, entries: Int32Array, hits: Int32Array, dst: TierName, block_nbytes: int) -> list[bool]:
+    asks_when_leaving = False
+
+    def admit(self, offer: Offer) -> list[bool]:
         """True for each entry with a hit."""
-        answers: list[bool] = (hits > 0).tolist()
+        answers: list[bool] = (offer.hits > 0).tolist()
         return answers
+
+
+class AdmitContinued:
+    """A block is written once a get has used it or a later put has named it again.
+
+    The tail of a conversation waits until the conversation goes on; a head that others share does not wait long.
+    """
+
+    asks_when_leaving = False
+
+    def admit(self, offer: Offer) -> list[bool]:
+        """True for each entry that somebody came back to."""
+        answers: list[bool] = ((offer.hits > 0) | offer.again).tolist()
+        return answers
+
+
+class AdmitLeaving:
+    """A block is written when it is about to leave host memory: write-back. What dies before that costs nothing."""
+
+    asks_when_leaving = True
+
+    def admit(self, offer: Offer) -> list[bool]:
+        """True where the blocks are leaving."""
+        return [offer.leaving] * len(offer.entries)

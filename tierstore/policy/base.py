@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from tierstore.types import Int32Array, TierName, UInt16Array, UInt64Array
 
-__all__ = ["AdmissionPolicy", "BlockFacts", "EvictionPolicy", "NewPolicy"]
+__all__ = ["AdmissionPolicy", "BlockFacts", "EvictionPolicy", "NewPolicy", "Offer"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,12 +68,39 @@ NewPolicy: TypeAlias = Callable[[int, BlockFacts], EvictionPolicy]
 """Makes a policy over entries 0 … capacity-1, given their number and the columns that say what they are."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """Blocks of one namespace, in prefix order, that could be written to a farther tier.
+
+    Attributes:
+        entries: int32[n].
+        hits: int32[n]; gets that used each since it came.
+        again: bool[n]; a later put has named it too.
+        leaving: They are about to leave the nearer tier.
+        dst: The farther tier.
+        block_nbytes: Of each.
+    """
+
+    entries: Int32Array
+    hits: Int32Array
+    again: NDArray[np.bool_]
+    leaving: bool
+    dst: TierName
+    block_nbytes: int
+
+
 @runtime_checkable
 class AdmissionPolicy(Protocol):
-    """Whether blocks are worth writing to a farther tier. Constructed as ``Policy()``."""
+    """Whether blocks are worth writing to a farther tier. Constructed as ``Policy()``.
 
-    def admit(self, entries: Int32Array, hits: Int32Array, dst: TierName, block_nbytes: int) -> list[bool]:
-        """One answer an entry; `hits` counts how often each was used since it came.
+    Attributes:
+        asks_when_leaving: Blocks are offered before they would leave the nearer tier, too.
+    """
+
+    asks_when_leaving: bool
+
+    def admit(self, offer: Offer) -> list[bool]:
+        """One answer an entry.
 
         A durable put does not ask. A block that was refused is offered again whenever it is used.
         """

@@ -128,10 +128,19 @@ class EngineWorld:
         number, deadline = self.generations[layout].number, self.clock.now + within
         return self._start(lambda planner: planner.get(number, hashes, deadline), len(hashes), layout)
 
-    def put(self, hashes: UInt8Array, *, durable: bool = False, layout: int = 0, within: float = math.inf) -> Transfer:
-        """Begin a put of a chain."""
+    def put(
+        self,
+        hashes: UInt8Array,
+        *,
+        parent: UInt8Array | None = None,
+        durable: bool = False,
+        layout: int = 0,
+        within: float = math.inf,
+    ) -> Transfer:
+        """Begin a put of a chain, behind a block or at its start."""
         number, deadline = self.generations[layout].number, self.clock.now + within
-        parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes])[: len(hashes)]
+        before = np.zeros(HASH_NBYTES, np.uint8) if parent is None else parent
+        parents = np.concatenate([before[None], hashes])[: len(hashes)]
         return self._start(
             lambda planner: planner.put(number, hashes, parents, durable=durable, deadline=deadline),
             len(hashes),

@@ -7,7 +7,7 @@ order of `Lru`. Never imported by the store.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierstore.policy.base import AdmissionPolicy, BlockFacts, EvictionPolicy
+from tierstore.policy.base import AdmissionPolicy, BlockFacts, EvictionPolicy, Offer
 from tierstore.types import TierName
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "PolicyModel",
     "batches",
     "facts_of",
+    "offer_of",
     "pack",
 ]
 
@@ -62,6 +63,18 @@ def facts_of(capacity: int) -> BlockFacts:
         tag=np.arange(1, capacity + 1, dtype=np.uint64),
         depth=np.arange(capacity, dtype=np.uint16),
         hits=np.zeros(capacity, np.uint16),
+    )
+
+
+def offer_of(hits: Sequence[int], *, again: bool = False, leaving: bool = False) -> Offer:
+    """Blocks that were used so often, offered to the SSD tier."""
+    return Offer(
+        entries=pack(range(len(hits))),
+        hits=pack(hits),
+        again=np.full(len(hits), again),
+        leaving=leaving,
+        dst=TierName.SSD,
+        block_nbytes=1 << 20,
     )
 
 
@@ -187,7 +200,7 @@ class AdmissionPolicyContract:
 
     @pytest.mark.parametrize("count", [0, 1, 5])
     def test_answers_for_each_entry(self, new_admission: NewAdmissionPolicy, count: int) -> None:
-        answers = new_admission().admit(pack(range(count)), pack([3] * count), TierName.SSD, 1 << 20)
+        answers = new_admission().admit(offer_of([3] * count))
         assert len(answers) == count
         assert all(isinstance(answer, bool) for answer in answers)
 

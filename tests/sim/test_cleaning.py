@@ -1,0 +1,160 @@
+"""How blocks reach SSD before they leave, and that no prefix stands there without its head, whoever is admitted."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tierstore.control import cleaning
+from tierstore.control.entry import State
+from tierstore.control.index import as_keys
+from tierstore.control.mind import Limits
+from tierstore.metrics import Metric
+from tierstore.policy.admission import AdmitAlways, AdmitContinued, AdmitLeaving, AdmitSecondHit
+from tierstore.testing.engine_world import EngineWorld, chain
+from tierstore.types import PAGE_NBYTES, CopyJob, Outcome
+
+if TYPE_CHECKING:
+    from tierstore.policy.base import AdmissionPolicy
+    from tierstore.types import UInt8Array
+
+POOL_BLOCKS = 32
+A = chain("a", 12)
+
+
+def written(world: EngineWorld) -> list[bytes]:
+    """The hashes of every write that waits, in order."""
+    return [row.tobytes() for job in world.write.jobs if isinstance(job, CopyJob) for row in job.hashes]
+
+
+def rows(blocks: UInt8Array) -> list[bytes]:
+    return [row.tobytes() for row in blocks]
+
+
+def put(world: EngineWorld, blocks: UInt8Array) -> None:
+    """Put blocks into host memory, and no further."""
+    world.put(blocks)
+    while world.store.jobs:
+        world.store.end()
+
+
+def on_ssd(world: EngineWorld, blocks: UInt8Array) -> list[bool]:
+    """Which blocks are on SSD or on their way there."""
+    with world.engine.planning() as planner:
+        entries = planner.directory.find(world.generations[0].number, as_keys(blocks))
+        states = planner.directory.ssd.state[entries]
+    there: list[bool] = ((entries >= 0) & ((states == State.READY) | (states == State.FILLING))).tolist()
+    return there
+
+
+def test_what_is_in_no_danger_is_not_written() -> None:
+    world = EngineWorld(admission=AdmitLeaving())
+    put(world, A)
+    world.get(A)
+    world.load.end()
+    assert not world.write.jobs
+
+
+def test_what_would_leave_next_is_written_behind_its_head() -> None:
+    world = EngineWorld(admission=AdmitLeaving())
+    put(world, A)
+    put(world, chain("b", POOL_BLOCKS - 12))
+    assert written(world) == rows(A), "its last blocks are the next victims, and nothing without the first"
+    world.write.end()
+    put(world, chain("c", 4))
+    get = world.get(A)
+    world.settle()
+    assert get.result(0).ok
+    world.check_idle()
+
+
+def test_what_is_used_again_or_deleted_in_time_is_never_written() -> None:
+    world = EngineWorld(admission=AdmitLeaving())
+    put(world, A)
+    world.delete(A)
+    for name in "bcdefg":
+        put(world, chain(name, 4))
+    assert not written(world)
+
+
+def test_what_has_to_leave_before_it_is_written_is_lost_and_nothing_hangs() -> None:
+    world = EngineWorld(admission=AdmitLeaving(), limits=Limits(write_inflight_nbytes_max=2 * PAGE_NBYTES))
+    for name in "abcd":
+        put(world, chain(name, 30))
+    assert len(written(world)) == 2
+    world.settle()
+    world.check_idle()
+    assert world.metrics.value(Metric.NOT_STORED_BLOCKS, "write_queue_full") > 0
+
+
+def test_a_step_writes_no_more_than_a_slice_and_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaning, "_WRITE_BLOCKS", 5)
+    world = EngineWorld(admission=AdmitLeaving())
+    put(world, A)
+    put(world, chain("b", POOL_BLOCKS - 12))
+    assert written(world) == rows(A[:5])
+    world.write.end()
+    put(world, chain("b", 1))
+    put(world, chain("c", 1))
+    assert written(world)[:5] == rows(A[5:10])
+
+
+def test_the_tail_of_a_conversation_waits_until_it_goes_on() -> None:
+    world = EngineWorld(admission=AdmitContinued())
+    put(world, A[:6])
+    assert not written(world)
+    put(world, A)
+    assert written(world) == rows(A[:6])
+    world.get(A)
+    world.settle()
+    assert all(on_ssd(world, A))
+
+
+def test_a_block_whose_head_was_dropped_is_not_written_before_it() -> None:
+    world = EngineWorld(limits=Limits(write_inflight_nbytes_max=4 * PAGE_NBYTES))
+    put(world, chain("other", 4))
+    put(world, A[:3])
+    world.write.end()
+    world.put(A[3:6], parent=A[2])
+    world.store.end()
+    assert not any(on_ssd(world, A)), "there is room again, and the head is still missing"
+    assert world.metrics.value(Metric.NOT_STORED_BLOCKS, "write_queue_full") == 3
+    assert world.metrics.value(Metric.NOT_STORED_BLOCKS, "head_missing") == 3
+    put(world, A[:4])
+    assert on_ssd(world, A[:6]) == [True] * 4 + [False] * 2
+
+
+def test_a_block_behind_one_that_nobody_holds_is_not_written() -> None:
+    world = EngineWorld()
+    put(world, A[3:6])
+    assert all(on_ssd(world, A[3:6])), "it was put as a head"
+    world.put(A[8:], parent=A[7])
+    world.store.end()
+    assert not any(on_ssd(world, A[8:]))
+
+
+@pytest.mark.parametrize("admission", [AdmitAlways, AdmitSecondHit, AdmitContinued, AdmitLeaving])
+@pytest.mark.parametrize("seed", range(2))
+def test_no_prefix_stands_on_ssd_without_its_head(admission: type[AdmissionPolicy], seed: int) -> None:
+    random = Random(seed)
+    limits = Limits(write_inflight_nbytes_max=5 * PAGE_NBYTES, write_nbytes_per_day=24 * 60 * PAGE_NBYTES)
+    world = EngineWorld(admission=admission(), limits=limits)
+    chains = [chain(f"{name}", 14) for name in range(6)]
+    for _step in range(80):
+        blocks = random.choice(chains)[: random.randint(1, 14)]
+        if random.random() < 0.6:
+            world.put(blocks)
+        else:
+            world.get(blocks)
+        world.clock.advance(random.random() * 5)
+        for link in world.links:
+            while link.jobs and random.random() < 0.6:
+                link.end(link.jobs[0])
+        for whole in chains:
+            there = on_ssd(world, whole)
+            assert there == sorted(there, reverse=True), f"a hole: {there}"
+    world.settle()
+    world.check_idle()
+    assert world.metrics.value(Metric.LINK_BLOCKS, "ssd-write", Outcome.OK) > 10

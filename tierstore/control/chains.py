@@ -1,0 +1,95 @@
+"""Which block comes before which, so that nothing is written whose head would be missing. Pure; of the planner.
+
+A block of a prefix is worth nothing without those before it. Each entry remembers its predecessor's entry from
+the last put that named it; what may be written is what stands on SSD, or is on its way there, or heads a chain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.entry import State
+from tierstore.control.index import as_keys
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tierstore.control.directory import Directory
+    from tierstore.control.requests import Request
+    from tierstore.types import Int32Array
+
+__all__ = ["Chains"]
+
+_HEAD, _MISSING = 0, -1  # in place of a predecessor's entry + 1
+
+_CLIMB_MAX = 4096
+"""Predecessors looked at in one step, to bound a lock hold."""
+
+
+class Chains:
+    """Predecessors of the directory's entries."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    def link(self, request: Request, lo: int, entries: Int32Array) -> None:
+        """A put names blocks from position `lo` on; entries are -1 where one was refused."""
+        if lo:
+            first = int(request.entries[lo - 1]) + 1 or _MISSING
+        elif request.parents[:1].any():
+            found = self._directory.find(request.life.number, as_keys(request.parents[:1]))
+            first = int(found[0]) + 1 or _MISSING
+        else:
+            first = _HEAD
+        before = np.concatenate([[first], np.where(entries[:-1] < 0, _MISSING, entries[:-1] + 1)])
+        held = entries >= 0
+        self._directory.parent[entries[held]] = before[held]
+
+    def _on_ssd(self, parents: Int32Array, children: Int32Array) -> NDArray[np.bool_]:
+        """Whether predecessors, as entry + 1, are on SSD or on their way; one whose entry is another block's is not."""
+        directory, above = self._directory, parents - 1
+        state = directory.ssd.state[above]
+        there = (parents > 0) & ((state == State.READY) | (state == State.FILLING))
+        there &= directory.index.generation[above] == directory.index.generation[children]
+        depths = directory.depth[above].astype(np.int32), directory.depth[children].astype(np.int32)
+        fits: NDArray[np.bool_] = there & (depths[0] == np.minimum(depths[1] - 1, 0xFFFE))
+        fits |= there & (depths[1] == 0xFFFF)
+        return fits
+
+    def rooted(self, entries: Int32Array) -> NDArray[np.bool_]:
+        """Which blocks, given heads first, may be written: behind one that is on SSD, or that goes there before."""
+        parents = self._directory.parent[entries]
+        good = (parents == _HEAD) | self._on_ssd(parents, entries)
+        starts = np.concatenate([[True], parents[1:] != entries[:-1] + 1]) | good
+        rooted: NDArray[np.bool_] = good[starts][np.cumsum(starts) - 1] if len(entries) else good
+        if not rooted.all():
+            self._follow(entries, parents, rooted)
+        return rooted
+
+    @staticmethod
+    def _follow(entries: Int32Array, parents: Int32Array, rooted: NDArray[np.bool_]) -> None:
+        """Find those that follow one which may be written, but not at once."""
+        written = set(entries[rooted].tolist())
+        for position in (~rooted).nonzero()[0].tolist():
+            if int(parents[position]) - 1 in written:
+                rooted[position] = True
+                written.add(int(entries[position]))
+
+    def with_heads(self, entries: Int32Array) -> Int32Array:
+        """Blocks of one generation and what must be written before them, heads first, without those that have none."""
+        directory = self._directory
+        parent_of, host, ssd = directory.parent.data, directory.host.state.data, directory.ssd.state.data
+        found = dict.fromkeys(entries.tolist())
+        climbing = list(found)
+        while climbing and len(found) < _CLIMB_MAX:
+            above = parent_of[climbing.pop()] - 1
+            if above >= 0 and above not in found and host[above] == State.READY and ssd[above] == State.ABSENT:
+                found[above] = None
+                climbing.append(above)
+        chosen = np.array(list(found), np.int32)
+        chosen = chosen[directory.index.generation[chosen] == directory.index.generation[entries[0]]]
+        chosen = chosen[np.argsort(directory.depth[chosen], kind="stable")]
+        written: Int32Array = chosen[self.rooted(chosen)]
+        return written
