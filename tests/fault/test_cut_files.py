@@ -20,7 +20,7 @@ def _cut(path: Path, nbytes: int) -> None:
         file.truncate(nbytes)
 
 
-HARMS: dict[str, Callable[[Path], None]] = {
+HARMS: dict[str, Callable[[Path], object]] = {
     "cut by a byte": lambda path: _cut(path, path.stat().st_size - 1),
     "cut to a half": lambda path: _cut(path, path.stat().st_size // 2),
     "emptied": lambda path: _cut(path, 0),
