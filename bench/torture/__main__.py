@@ -8,6 +8,7 @@ to live a life again that did not. Exit code 1 unless every figure that must be 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections import Counter
@@ -70,6 +71,7 @@ def as_json(verdict: Verdict, seed: int, seconds: float) -> dict[str, object]:
         "lives": sum(verdict.lives.values()),
         "durable_acknowledged": counts.pop("durable_acknowledged", 0),
         **{fault.value: verdict.num(fault) for fault in Fault},
+        "command": f"python -m bench.torture {shlex.join(sys.argv[1:])}",
         "seed": seed,
         "seconds": round(seconds, 1),
         "lives_by_kind": dict(verdict.lives),
