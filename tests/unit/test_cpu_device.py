@@ -115,6 +115,27 @@ def test_a_first_page_is_ready_while_the_second_still_moves(stream: CpuStream) -
     assert events[1].wait(WAIT_SECONDS)
 
 
+def test_events_of_a_copy_are_reached_where_a_callers_event_fails(
+    stream: CpuStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(CpuEvent):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise RuntimeError("the engine has gone")
+
+    told: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_type))
+    pages = [np.zeros((1, 8), np.uint8) for _ in range(3)]
+    done, slots, block_ids = CpuEvent(), np.array([0], np.int32), np.array([[0]], np.int64)
+    done.reach()
+    after = [done, Broken(), done]
+    events = CpuDevice().load(np.ones(PAGE_NBYTES, np.uint8), slots, rows_of(*pages), block_ids, stream, after=after)
+    assert [event.wait(WAIT_SECONDS) for event in events] == [True] * 3
+    assert stream.record().wait(WAIT_SECONDS)
+    assert [page.any() for page in pages] == [True, False, False]
+    assert isinstance(stream.failure, RuntimeError)
+    assert told == [RuntimeError]
+
+
 def test_a_copy_of_no_blocks_still_reaches_its_events(stream: CpuStream) -> None:
     kv = rows_of(np.zeros((1, 8), np.uint8))
     events = CpuDevice().load(host_of(1), np.empty(0, np.int32), kv, np.empty((1, 0), np.int64), stream)

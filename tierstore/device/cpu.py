@@ -171,11 +171,17 @@ class CpuDevice:
         events = [CpuEvent() for _ in copied]
 
         def copy_groups() -> None:
-            for group, event, gate in zip_longest(copied, events, after):
-                if gate is not None:
-                    gate.wait()
-                copy.run(group)
-                event.reach()
+            waiting = iter(events)
+            try:
+                for group, gate in zip_longest(copied, after):
+                    if gate is not None:
+                        gate.wait()
+                    if group is not None:
+                        copy.run(group)
+                        next(waiting).reach()
+            finally:  # whoever waits is let go where a caller's event fails; the stream tells that nothing moved
+                for event in waiting:
+                    event.reach()
 
         stream.call(copy_groups)
         return list(events)

@@ -207,6 +207,9 @@ class SimDevice:
         events: list[Event] = []
         for rows, gate in zip_longest(copies, after):
             held = held or gate is not None
+            if rows is None:
+                stream.enqueue(_Step(_do_nothing, gate))
+                continue
             if held:
                 stream.enqueue(_Step(partial(_spoil, rows), gate))
             else:

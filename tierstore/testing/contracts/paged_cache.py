@@ -119,6 +119,19 @@ class PagedCacheContract:
                 gate.open()
                 assert events[index].wait(_WAIT_SECONDS)
 
+    def test_a_copy_of_no_page_group_still_waits_for_its_event(self, device: Device) -> None:
+        with self._world(device, "planes apart", 1) as world:
+            gate, before = Gate(), self._fetch(world)
+            events = device.load(
+                world.host, world.slots, world.kv, world.block_ids, world.stream, groups=range(1, 1), after=[gate]
+            )
+            assert events == []
+            behind = world.stream.record()
+            assert not behind.wait(0.0)
+            gate.open()
+            assert behind.wait(_WAIT_SECONDS)
+            assert all(map(np.array_equal, self._fetch(world), before))
+
     def test_holds_the_whole_copy_behind_one_event(self, device: Device) -> None:
         with self._world(device, "planes together", 1) as world:
             gate = Gate()
