@@ -102,7 +102,7 @@ def build(
         slots = SlotAllocator(pool_nbytes=pool_nbytes, slab_nbytes=_slab_nbytes(config, pool_nbytes))
         if device is None:
             device = cast("Callable[[], Device]", registry.load("devices", config.device.name))()
-        pool = HostPool(pool_nbytes)
+        pool = HostPool(pool_nbytes, shared=config.host.shared)
         stack.callback(pool.close)
         stack.callback(device.pin(pool.view))
         if config.host.populate:

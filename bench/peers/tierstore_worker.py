@@ -45,12 +45,12 @@ class Worker:
     def host_put(self) -> float:
         """The caller's buffer into the pool."""
         self.host.clear()
-        return self._timed(lambda part: self.host.put(self.hashes[part], self.src[part]).result())
+        return self._timed(lambda part: self.host.put(self.hashes[part], self.src[part]))
 
     def host_get(self) -> float:
         """The pool into the caller's buffer."""
         self.dst.fill(0)
-        seconds = self._timed(lambda part: self.host.get(self.hashes[part], self.dst[part]).result())
+        seconds = self._timed(lambda part: self.host.get(self.hashes[part], self.dst[part]))
         assert np.array_equal(self.dst, self.src), "wrong bytes"
         return seconds
 
@@ -58,14 +58,14 @@ class Worker:
         """The caller's buffer to synced files."""
         handle = self.ssd_store.namespace(self.namespace)
         handle.clear()
-        return self._timed_together(lambda part: handle.put(self.hashes[part], self.src[part], durable=True))
+        return self._timed(lambda part: handle.put(self.hashes[part], self.src[part], durable=True))
 
     def disk_read(self) -> float:
         """Files into the pool of a store that holds nothing."""
         self.ssd_store.close()
         self.ssd_store = Store(**self.settings, **self.ssd_settings)
         handle = self.ssd_store.namespace(self.namespace)
-        seconds = self._timed_together(lambda part: handle.prefetch(self.hashes[part]))
+        seconds = self._timed(lambda part: handle.prefetch(self.hashes[part]))
         self.dst.fill(0)
         handle.get(self.hashes, self.dst).result()
         assert np.array_equal(self.dst, self.src), "wrong bytes"
@@ -76,14 +76,8 @@ class Worker:
         self.host_store.close()
         self.ssd_store.close()
 
-    def _timed(self, call: Callable[[slice], object]) -> float:
-        started = time.perf_counter()
-        for part in self._parts():
-            call(part)
-        return time.perf_counter() - started
-
-    def _timed_together(self, begin: Callable[[slice], Transfer]) -> float:
-        """All calls in flight at once, as LMCache's disk backend is given all its objects at once."""
+    def _timed(self, begin: Callable[[slice], Transfer]) -> float:
+        """All calls in flight at once, as an engine has them, and as LMCache is given all its objects at once."""
         started = time.perf_counter()
         transfers = [begin(part) for part in self._parts()]
         results = [transfer.result() for transfer in transfers]

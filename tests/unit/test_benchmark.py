@@ -51,7 +51,7 @@ def make_probe(time: FakeTime, *, limit: float = 1.0, product: float = 2.0, pair
     return Probe(
         link="host.put",
         threads=1,
-        pages="buffer to memfd",
+        pages="buffer to pool",
         limit_name="copy",
         call_nbytes=4_000_000_000,
         num_pairs_min=3,

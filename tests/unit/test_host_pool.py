@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tierstore.benchmark.machine import huge_pages
 from tierstore.errors import ClosedError, ConfigError, MemoryLimitError
 from tierstore.tiers import host_pool
 from tierstore.tiers.host_pool import HostPool
@@ -22,6 +23,12 @@ from tierstore.tiers.memory_limit import check_memory, find_limits
 from tierstore.types import PAGE_NBYTES
 
 MIB = 1 << 20
+
+
+def huge_nbytes() -> int:
+    """Anonymous memory of this process in huge pages."""
+    fields = dict(line.split(":") for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
+    return int(fields["AnonHugePages"].split()[0]) * 1024
 
 
 def run_python(program: str) -> subprocess.CompletedProcess[str]:
@@ -47,6 +54,25 @@ def test_the_view_is_shared_memory_of_the_size_asked() -> None:
         assert not pool.view.any()
         pool.view[PAGE_NBYTES] = 7
         assert other[PAGE_NBYTES] == 7
+
+
+def test_a_private_pool_has_no_file_and_gives_its_pages_back_at_once() -> None:
+    pool = HostPool(2 * MIB, shared=False)
+    view = pool.view
+    view.fill(7)
+    assert not mapped_pools()
+    with pytest.raises(AssertionError, match="private"):
+        _ = pool.fd
+    pool.close()
+    assert not view.any()
+
+
+@pytest.mark.skipif(huge_pages(shared=False) not in {"madvise", "always"}, reason="this kernel gives none")
+def test_a_private_pool_lies_in_huge_pages() -> None:
+    before = huge_nbytes()
+    with closing(HostPool(64 * MIB, shared=False)) as pool:
+        pool.populate(0, pool.nbytes)
+        assert huge_nbytes() - before >= 32 * MIB
 
 
 @pytest.mark.parametrize("nbytes", [0, PAGE_NBYTES, 4 * PAGE_NBYTES])

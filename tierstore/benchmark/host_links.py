@@ -56,7 +56,7 @@ def measure_host_links(plan: BenchmarkPlan, take: Callable[[Probe], Measurement]
             Probe(
                 link="host.put",
                 threads=1,
-                pages="buffer to memfd",
+                pages="buffer to pool",
                 limit_name=into_name,
                 call_nbytes=plan.call_nbytes,
                 prepare=prepare_put,
@@ -79,7 +79,7 @@ def measure_host_links(plan: BenchmarkPlan, take: Callable[[Probe], Measurement]
             Probe(
                 link="host.get",
                 threads=1,
-                pages="memfd to buffer",
+                pages="pool to buffer",
                 limit_name=out_name,
                 call_nbytes=plan.call_nbytes,
                 prepare=prepare_get,

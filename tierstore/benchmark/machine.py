@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tierstore
 
-__all__ = ["cpu_name", "describe_machine", "file_system", "num_cpus", "shared_huge_pages"]
+__all__ = ["cpu_name", "describe_machine", "file_system", "huge_pages", "num_cpus"]
 
 
 def describe_machine(folder: Path) -> dict[str, object]:
@@ -28,7 +28,7 @@ def describe_machine(folder: Path) -> dict[str, object]:
         "memory_available_nbytes": int(memory["MemAvailable"].split()[0]) * 1024,
         "load_average": round(os.getloadavg()[0], 2),
         "kernel": platform.release(),
-        "shared_huge_pages": shared_huge_pages(),
+        "huge_pages": huge_pages(shared=False),
         "python": platform.python_version(),
         "numpy": _version("numpy"),
         "torch": _version("torch"),
@@ -47,10 +47,11 @@ def file_system(folder: Path) -> str:
     return name
 
 
-def shared_huge_pages() -> str:
-    """When the kernel gives shared memory, such as a host pool, huge pages, such as ``"never"`` or ``"advise"``."""
+def huge_pages(*, shared: bool) -> str:
+    """When the kernel gives memory huge pages that asks for them, such as ``"never"`` or ``"madvise"``."""
+    name = "shmem_enabled" if shared else "enabled"
     try:
-        modes = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read_text("ascii")
+        modes = Path("/sys/kernel/mm/transparent_hugepage", name).read_text("ascii")
     except OSError:
         return "never"
     return modes.partition("[")[2].partition("]")[0]

@@ -33,7 +33,7 @@ class Row:
         block_nbytes: Bytes of a block.
         batch: Blocks a call.
         codec: What encodes the blocks.
-        pages: What lies on the two sides, such as ``"buffer to memfd"``.
+        pages: What lies on the two sides, such as ``"buffer to pool"``.
         limit: What the limit is, such as ``"torch copy"``.
         gbytes_per_second: Median rate of the store; 1 GB is 10**9 bytes.
         limit_gbytes_per_second: Median rate of the machine in the same run.

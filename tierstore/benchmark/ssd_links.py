@@ -122,7 +122,7 @@ def _write_probe(plan: BenchmarkPlan, caller: Caller, limit: _Limit, num_calls_m
     return Probe(
         link="ssd.write",
         threads=1,
-        pages=f"memfd to file, {limit.pages}, synced",
+        pages=f"pool to file, {limit.pages}, synced",
         limit_name="pwritev and fdatasync",
         call_nbytes=plan.call_nbytes,
         num_pairs_min=plan.num_ssd_calls_min // 2,
@@ -161,7 +161,7 @@ def _read_probe(plan: BenchmarkPlan, caller: Caller, limit: _Limit, num_calls: i
     return Probe(
         link="ssd.read",
         threads=plan.read_threads,
-        pages=f"file to memfd, {limit.pages}",
+        pages=f"file to pool, {limit.pages}",
         limit_name="preadv",
         call_nbytes=plan.call_nbytes,
         prepare=prepare,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from tierstore.config import StoreConfig
+from tierstore.config import HostConfig, StoreConfig
 from tierstore.errors import FolderError, MemoryLimitError, NoDeviceError
 from tierstore.settings import format_size
 
@@ -23,9 +23,10 @@ __all__ = ["command"]
 
 _PACKAGES = ("numpy", "torch", "zarr", "crc32c", "numcodecs")
 
-_HUGE_PAGES = (
-    "direct I/O into scattered pages is slower: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
-)
+_HUGE_PAGES = {
+    "private": "copies and direct I/O are slower: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+    "shared": "copies and direct I/O are slower: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def command(path: Path | None, ssd_dir: Path | None, host_size: str | None) -> N
     config = StoreConfig.load(path, overrides={"host.size": host_size, "ssd.dir": ssd_dir})
     findings = [
         *_packages(),
-        *_memory(config.host.size),
+        *_memory(config.host),
         _gpu(config.device.name),
         _folder(Path(config.ssd.dir or ".")),
     ]
@@ -71,24 +72,24 @@ def _packages() -> Iterator[_Finding]:
             yield _Finding(name, "not installed", f"install {name}", fatal=True)
 
 
-def _memory(pool_nbytes: int) -> Iterator[_Finding]:
-    from tierstore.benchmark.machine import cpu_name, num_cpus, shared_huge_pages
+def _memory(host: HostConfig) -> Iterator[_Finding]:
+    from tierstore.benchmark.machine import cpu_name, huge_pages, num_cpus
     from tierstore.tiers.memory_limit import check_memory, find_limits
 
     yield _Finding("processor", f"{cpu_name()}, {num_cpus()} of its cores for this process")
     try:
-        check_memory(pool_nbytes)
+        check_memory(host.size)
         free_nbytes = min(limit.free_nbytes for limit in find_limits())
-        yield _Finding("memory", f"{_rounded(free_nbytes)} free; the pool asks for {format_size(pool_nbytes)}")
+        yield _Finding("memory", f"{_rounded(free_nbytes)} free; the pool asks for {format_size(host.size)}")
     except MemoryLimitError as error:
         yield _Finding("memory", str(error), "set [host] size lower, or raise that limit", fatal=True)
-    mode = shared_huge_pages()
-    yield _Finding("huge pages", f"{mode}, for shared memory", _HUGE_PAGES if mode in {"never", "deny"} else "")
+    mode, kind = huge_pages(shared=host.shared), "shared" if host.shared else "private"
+    yield _Finding("huge pages", f"{mode}, for {kind} memory", _HUGE_PAGES[kind] if mode in {"never", "deny"} else "")
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if memlock == resource.RLIM_INFINITY:
         yield _Finding("memlock", "unlimited")
     else:
-        advice = "a GPU cannot pin the pool; raise it with ulimit -l" if memlock < pool_nbytes else ""
+        advice = "a GPU cannot pin the pool; raise it with ulimit -l" if memlock < host.size else ""
         yield _Finding("memlock", format_size(memlock), advice)
 
 

@@ -1,7 +1,7 @@
-"""The host pool's memory: one anonymous shared file, mapped here and handed to others by its descriptor.
+"""The host pool's memory: private to this process, or one anonymous shared file that others map by its descriptor.
 
-Called by the store at start, by links and tiers for its bytes, and by the service to share it. The kernel frees
-it when the last process that maps it is gone, so a killed one leaks nothing. It knows no slots and no blocks.
+Called by the store at start, by links and tiers for its bytes, and by whoever shares it. The kernel frees it
+when the last process that maps it is gone, so a killed one leaks nothing. It knows no slots and no blocks.
 """
 
 from __future__ import annotations
@@ -40,33 +40,38 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 class HostPool:
     """Shared memory of a fixed size, zero at first. No memory is taken before it is touched or populated.
 
-    The file is sealed against shrinking, growing and further sealing before anyone else can see it: a client
-    that could shorten it could kill every process that maps it. It is the owner's alone (mode 0600), is not
-    inherited by fork, and uses huge pages where the machine allows them.
+    It is not inherited by fork, and asks for huge pages. Private memory gets them on most machines, shared
+    memory on few; see docs/decisions/0007-a-pool-is-private-unless-shared.md. What is shared is a file sealed
+    against shrinking, growing and further sealing before anyone else can see it: a client that could shorten it
+    could kill every process that maps it. It is the owner's alone (mode 0600).
 
     Attributes:
         nbytes: Its size.
+        shared: As given.
 
     Args:
         nbytes: A positive multiple of `PAGE_NBYTES`.
+        shared: Whether other processes may map it.
 
     Raises:
         ConfigError: A size that is no such multiple.
         MemoryLimitError: The memory is not there; nothing has been taken.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, *, shared: bool = True) -> None:
         if nbytes <= 0 or nbytes % PAGE_NBYTES:
             raise ConfigError(f"[host] size is {nbytes} bytes; it must be a positive multiple of {PAGE_NBYTES}")
         check_memory(nbytes)
         self.nbytes = nbytes
+        self.shared = shared
         try:
-            self._fd, address = _map(nbytes)
+            self._fd, address = _map_shared(nbytes) if shared else (-1, _map(nbytes))
         except OSError as error:
             raise MemoryLimitError(
                 f"a host pool of {nbytes} bytes could not be mapped: {error.strerror}; lower [host] size"
             ) from error
-        forks.keep_from_children(self._fd)
+        if shared:
+            forks.keep_from_children(self._fd)
         memory = (ctypes.c_uint8 * nbytes).from_address(address)
         weakref.finalize(memory, _unmap, address, nbytes, os.getpid()).atexit = False  # with the last view of it
         self._view: UInt8Array | None = np.ctypeslib.as_array(memory)
@@ -74,6 +79,7 @@ class HostPool:
     @property
     def fd(self) -> int:
         """The descriptor, to be sent to processes of the same trust domain. Raises ClosedError."""
+        assert self.shared, "nobody else maps a private pool"
         if self._view is None:
             raise ClosedError("the host pool is closed; open a new one")
         return self._fd
@@ -116,31 +122,38 @@ class HostPool:
         Its pages are given back at once and read as zeros; it is unmapped when the last view of it is gone.
         """
         if self._view is not None:
-            _LIBC.madvise(
-                self._view.ctypes.data, self.nbytes, _MADV_REMOVE
-            )  # its pages go now, whoever still views them
+            # its pages go now, whoever still views them
+            _LIBC.madvise(self._view.ctypes.data, self.nbytes, _MADV_REMOVE if self.shared else mmap.MADV_DONTNEED)
             self._view = None
-            forks.close(self._fd)
+            if self.shared:
+                forks.close(self._fd)
 
 
-def _map(nbytes: int) -> tuple[int, int]:
-    """Make the file, seal it and map it: descriptor and address. Leaves nothing behind where it raises OSError.
+def _map(nbytes: int, fd: int = -1) -> int:
+    """Map private memory, or a file of it; the address. Raises OSError.
 
     Not by `mmap.mmap`, which keeps a second descriptor that nobody can close in a forked child, and which would
     unmap, there too, whatever lies at the address.
     """
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS if fd < 0 else mmap.MAP_SHARED
+    address = _LIBC.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
+    if address == _MAP_FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    _LIBC.madvise(address, nbytes, mmap.MADV_DONTFORK)
+    _LIBC.madvise(address, nbytes, mmap.MADV_HUGEPAGE)  # a kernel built without them refuses, and that is all
+    return int(address)
+
+
+def _map_shared(nbytes: int) -> tuple[int, int]:
+    """Make the file, seal it and map it: descriptor and address. Leaves nothing behind where it raises OSError."""
     with ExitStack() as undo:
         fd = os.memfd_create("tierstore", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         undo.callback(os.close, fd)
         os.fchmod(fd, 0o600)
         os.ftruncate(fd, nbytes)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        address = _LIBC.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
-        if address == _MAP_FAILED:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-        _LIBC.madvise(address, nbytes, mmap.MADV_DONTFORK)
-        _LIBC.madvise(address, nbytes, mmap.MADV_HUGEPAGE)  # a kernel built without them refuses, and that is all
+        address = _map(nbytes, fd)
         undo.pop_all()
     return fd, address
 
