@@ -37,7 +37,7 @@ class Bench:
         self.files = {number: self.file(number) for number in range(2)}
         self.clock_ns = CREATED_NS
         self.writer = RecordWriter(Pool(self.pool), self.files, lambda: self.clock_ns)
-        self.reader = RecordReader(Pool(self.pool))
+        self.reader = RecordReader(Pool(self.pool), reads_max=1)
         self.codec = codec
         self.space = namespace(block_tokens)
         self.user = GaussianUser(self.pool, Generation(0, self.space.fingerprint, 3, self.space.layout))

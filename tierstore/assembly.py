@@ -162,7 +162,7 @@ def _open_ssd(
     """Claim the folder and open its tier; or look at it, and claim nothing."""
     if config.ssd.read_only:
         view = ManifestView.read(disk)
-        return view, ReadOnlySsdTier(disk, pool.view, view.epochs, codecs=_codecs())
+        return view, ReadOnlySsdTier(disk, pool.view, view.epochs, codecs=_codecs(), reads_max=config.ssd.read_threads)
     manifest = Manifest.open(disk)
     stack.callback(manifest.close)
     tier = SsdTier(
@@ -174,6 +174,7 @@ def _open_ssd(
         file_nbytes=config.ssd.file_size,
         codec=_codec(config.codec.name),
         other_codecs=_codecs(),
+        reads_max=config.ssd.read_threads,
     )
     stack.callback(tier.close)
     return manifest, tier
@@ -189,7 +190,8 @@ def _codec(name: str) -> Codec:
 
 
 def _read_link(tier: Tier, config: StoreConfig) -> ReadLink:
-    return ReadLink(tier, name="ssd-read", threads=config.ssd.read_threads, capacity=_TIER_JOBS_MAX)
+    """With twice the threads that may read at once: while half of them verify, the others keep the disk busy."""
+    return ReadLink(tier, name="ssd-read", threads=2 * config.ssd.read_threads, capacity=_TIER_JOBS_MAX)
 
 
 def _planner(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["BenchmarkPlan"]
 
 _MIB = 1 << 20
-_CALL_NBYTES = 128 * _MIB
-_BATCH_MAX = 512
+_CALL_NBYTES = 256 * _MIB
+_BATCH_MAX = 1024
 _SLAB_SLOTS_MIN = 8
 _POOL_SLABS = 4
 _FILE_SLOTS_MIN = 16
@@ -72,7 +72,7 @@ class BenchmarkPlan:
 
     @staticmethod
     def default_batch(block_nbytes: int) -> int:
-        """Blocks a call where none are asked for: 128 MiB, beyond any processor's cache slice."""
+        """Blocks a call where none are asked for: 256 MiB, beyond any processor's cache slice."""
         return min(_BATCH_MAX, max(1, _CALL_NBYTES // block_nbytes))
 
     @property

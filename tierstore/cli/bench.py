@@ -53,7 +53,7 @@ class _Options(TypedDict):
 @click.option("--head-size", type=click.IntRange(1), help="Elements of a head.")
 @click.option("--dtype", default="bfloat16", show_default=True, help="KV dtype of a layout of your own.")
 @click.option(
-    "--host-size", metavar="SIZE", default="1 GiB", show_default=True, help="Host pool; the limit's is equal."
+    "--host-size", metavar="SIZE", default="2 GiB", show_default=True, help="Host pool; the limit's is equal."
 )
 @click.option(
     "--ssd-dir",
@@ -67,7 +67,7 @@ class _Options(TypedDict):
 @click.option(
     "--threads", type=click.IntRange(1, 256), default=4, show_default=True, help="Threads that read from SSD."
 )
-@click.option("--batch", type=click.IntRange(1), help="Blocks a call.  [default: 128 MiB of them, at most 512]")
+@click.option("--batch", type=click.IntRange(1), help="Blocks a call.  [default: 256 MiB of them, at most 1024]")
 @click.option(
     "--seconds", type=click.FloatRange(0.1, 3600.0), default=6.0, show_default=True, help="Time for each link."
 )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from crc32c import crc32c
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
     from tierstore.tiers.record import BoolArray, HeaderArray
     from tierstore.types import Int64Array, UInt8Array
 
-__all__ = ["Fetched", "RecordFetcher", "Wanted", "cut_runs", "pages_to_read", "read_records", "verify_headers"]
+__all__ = ["Fetched", "RecordFetcher", "Turns", "Wanted", "cut_runs", "pages_to_read", "read_records", "verify_headers"]
+
+Turns: TypeAlias = AbstractContextManager[object]
+"""Whose turn it is to read, such as a semaphore of so many reads at once."""
+
+_ANY_TIME: Turns = nullcontext()
 
 _logger = logging.getLogger(__name__)
 
@@ -69,9 +75,14 @@ class Fetched:
 
 
 class RecordFetcher:
-    """Reads whole records, of any length, into scratch of its own and verifies them. For one thread."""
+    """Reads whole records, of any length, into scratch of its own and verifies them. For one thread.
 
-    def __init__(self) -> None:
+    Args:
+        turns: Held while the disk reads, and not while bytes are verified.
+    """
+
+    def __init__(self, turns: Turns = _ANY_TIME) -> None:
+        self._turns = turns
         self._scratch = Scratch()
 
     def fetch(self, wanted: Wanted, files: Mapping[int, ChunkFile]) -> Fetched:
@@ -85,7 +96,7 @@ class RecordFetcher:
         def buffers(start: int, stop: int) -> list[memoryview]:
             return [memory[starts[start] * PAGE_NBYTES : ends[stop - 1] * PAGE_NBYTES].data]
 
-        filled = read_records(wanted.extents, pages, files, buffers)
+        filled = read_records(wanted.extents, pages, files, buffers, turns=self._turns)
         headers = memory.reshape(-1, PAGE_NBYTES)[starts].view(HEADER).reshape(-1)  # as bytes: reserved ones count too
         bodies = [
             memory[(start + 1) * PAGE_NBYTES : end * PAGE_NBYTES].data
@@ -126,6 +137,8 @@ def read_records(
     pages: Int64Array,
     files: Mapping[int, ChunkFile],
     buffers: Callable[[int, int], list[memoryview]],
+    *,
+    turns: Turns = _ANY_TIME,
 ) -> BoolArray:
     """Read records, those that lie side by side in one call: bool[n], whether every byte came. Blocks.
 
@@ -134,6 +147,7 @@ def read_records(
         pages: int64[n]; of each record.
         files: Chunk files by the number in the extents.
         buffers: Where rows ``start`` to ``stop`` go, whole records one after another.
+        turns: Held during each call.
     """
 
     def read(start: int, stop: int) -> bool | list[bool]:
@@ -141,7 +155,9 @@ def read_records(
         if chunk is None:
             return False
         try:
-            chunk.file.read_into(buffers(start, stop), int(extents.page[start]) * PAGE_NBYTES)
+            into = buffers(start, stop)
+            with turns:
+                chunk.file.read_into(into, int(extents.page[start]) * PAGE_NBYTES)
         except DiskError as error:
             _logger.debug("%s", error)  # the store's health tells it, once
             # each by itself, so that a bad sector fails one block

@@ -53,10 +53,17 @@ class ReadOnlySsdTier:
         pool: uint8[pool_nbytes]; the host pool, at a page boundary.
         epochs: The living epoch of each known namespace, by fingerprint.
         codecs: By name, what makes those that can be read.
+        reads_max: Reads of the disk at once; see `RecordReader`.
     """
 
     def __init__(
-        self, disk: Disk, pool: UInt8Array, epochs: Mapping[bytes, int], *, codecs: Mapping[str, Callable[[], Codec]]
+        self,
+        disk: Disk,
+        pool: UInt8Array,
+        epochs: Mapping[bytes, int],
+        *,
+        codecs: Mapping[str, Callable[[], Codec]],
+        reads_max: int = 4,
     ) -> None:
         self._disk = disk
         self._passing = WatchedDisk(BoundedDisk(disk, 0))
@@ -64,7 +71,7 @@ class ReadOnlySsdTier:
         self._new_codec = codecs
         self._codecs: dict[str, TimedCodec] = {}
         self._arrays = ZarrArrays(disk)
-        self._reader = RecordReader(Pool(pool))
+        self._reader = RecordReader(Pool(pool), reads_max)
         self._chunks: dict[int, ChunkFile] = {}
 
     @property

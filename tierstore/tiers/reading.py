@@ -44,10 +44,13 @@ class RecordReader:
 
     Args:
         pool: Where the blocks go.
+        reads_max: Calls of the disk at once. With more threads than that the disk goes on reading while blocks are
+            verified; threads that began together also end together, and would leave it idle then.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, reads_max: int) -> None:
         self._pool = pool
+        self._turns = threading.Semaphore(reads_max)
         self._own = threading.local()
 
     def read(self, job: CopyJob, files: Mapping[int, ChunkFile], codecs: Mapping[str, Codec]) -> UInt8Array:
@@ -118,7 +121,7 @@ class RecordReader:
         def buffers(start: int, stop: int) -> list[memoryview]:
             return frame.buffers(pool, slots[start:stop].tolist(), shape, first=start)
 
-        filled = read_records(wanted.extents, pages, files, buffers)
+        filled = read_records(wanted.extents, pages, files, buffers, turns=self._turns)
         checksums = wanted.extents.checksum
         intact = (
             filled
@@ -156,5 +159,5 @@ class RecordReader:
         """The calling thread's fetcher."""
         fetcher: RecordFetcher | None = getattr(self._own, "fetcher", None)
         if fetcher is None:
-            fetcher = self._own.fetcher = RecordFetcher()
+            fetcher = self._own.fetcher = RecordFetcher(self._turns)
         return fetcher

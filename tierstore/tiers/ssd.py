@@ -67,6 +67,7 @@ class SsdTier:
         codec: Of blocks that are written; the raw one needs no copy.
         other_codecs: By name, what makes those of which earlier runs may have left blocks, to be read.
         open_files_max: Files that are kept open; None: see `tierstore.disk.bounded.default_files_max`.
+        reads_max: Reads of the disk at once; see `RecordReader`.
         clock: Unix time in nanoseconds, for the records' headers.
 
     Raises:
@@ -85,6 +86,7 @@ class SsdTier:
         codec: Codec = _RAW,
         other_codecs: Mapping[str, Callable[[], Codec]] = _OTHER_CODECS,
         open_files_max: int | None = None,
+        reads_max: int = 4,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         file_nbytes = default_file_nbytes(capacity_nbytes) if file_nbytes is None else file_nbytes
@@ -95,7 +97,7 @@ class SsdTier:
         self._folder = ChunkFolder(self._disk, FolderLimits(capacity_nbytes, file_nbytes, free_floor_nbytes))
         self._graves = Graves(self._folder, lambda: manifest.epochs, clock)
         self._codecs = {codec.name: self._codec}
-        self._reader = RecordReader(Pool(pool))
+        self._reader = RecordReader(Pool(pool), reads_max)
         self._writer = RecordWriter(Pool(pool), self._folder.files, clock)
         self._placer = RunPlacer(self._disk, self._folder, self._writer)
         self._last: ArraySpec | None = None
