@@ -41,7 +41,7 @@ class HostPool:
     """Shared memory of a fixed size, zero at first. No memory is taken before it is touched or populated.
 
     It is not inherited by fork, and asks for huge pages. Private memory gets them on most machines, shared
-    memory on few; see docs/decisions/0007-a-pool-is-private-unless-shared.md. What is shared is a file sealed
+    memory on few; see docs/decisions/0011-a-pool-is-private-unless-shared.md. What is shared is a file sealed
     against shrinking, growing and further sealing before anyone else can see it: a client that could shorten it
     could kill every process that maps it. It is the owner's alone (mode 0600).
 
