@@ -43,9 +43,14 @@ class Chains:
             first = int(found[0]) + 1 or _MISSING
         else:
             first = _HEAD
-        before = np.concatenate([[first], np.where(entries[:-1] < 0, _MISSING, entries[:-1] + 1)])
-        held = entries >= 0
-        self._directory.parent[entries[held]] = before[held]
+        before = np.empty(len(entries), np.int32)
+        before[:1] = first
+        np.add(entries[:-1], 1, out=before[1:])
+        refused = entries < 0
+        if np.count_nonzero(refused):
+            before[1:][refused[:-1]] = _MISSING
+            before, entries = before[~refused], entries[~refused]
+        self._directory.parent[entries] = before
 
     def _on_ssd(self, parents: Int32Array, children: Int32Array) -> NDArray[np.bool_]:
         """Whether predecessors, as entry + 1, are on SSD or on their way; one whose entry is another block's is not."""
@@ -61,6 +66,9 @@ class Chains:
     def rooted(self, entries: Int32Array) -> NDArray[np.bool_]:
         """Which blocks, given heads first, may be written: behind one that is on SSD, or that goes there before."""
         parents = self._directory.parent[entries]
+        if np.count_nonzero(parents[1:] == entries[:-1] + 1) == len(entries) - 1:  # one piece of a chain
+            first = bool(parents[0] == _HEAD) or bool(self._on_ssd(parents[:1], entries[:1])[0])
+            return np.full(len(entries), first)
         good = (parents == _HEAD) | self._on_ssd(parents, entries)
         starts = np.concatenate([[True], parents[1:] != entries[:-1] + 1]) | good
         rooted: NDArray[np.bool_] = good[starts][np.cumsum(starts) - 1] if len(entries) else good
