@@ -127,6 +127,14 @@ def measure(num_blocks: int, seed: int) -> dict[str, object]:
                 "a block is missing"
             )
 
+    def queue(indices: range) -> None:
+        for rank in indices:
+            world.hold(lambda rank=rank: planner.hint(0, LIFE, time.monotonic(), added=[(rank, batches[rank])]))
+
+    def serve(indices: range) -> None:
+        for rank in indices:
+            world.hold(lambda rank=rank: planner.hint(0, LIFE, time.monotonic(), removed=[rank]))
+
     put_seconds = seconds(put_all)
     index_nbytes = resident_nbytes() - before_nbytes
     get_seconds = seconds(get_some)
@@ -134,6 +142,8 @@ def measure(num_blocks: int, seed: int) -> dict[str, object]:
     chained = [seconds(lambda start=start: look_up(hashes[start : start + LOOKUP_BLOCKS])) for start in starts]
     random = [seconds(lambda: look_up(hashes[generator.integers(0, num_blocks, LOOKUP_BLOCKS)])) for _ in starts]
     plan_ms = [1e3 * plan_seconds(world, batch) for batch in batches[:: len(batches) // 100]]
+    waiting = range(min(256, len(batches)))
+    hint_seconds = seconds(lambda: queue(waiting)) + seconds(lambda: serve(waiting))
     planner.check()
     return {
         "num_blocks": num_blocks,
@@ -141,6 +151,7 @@ def measure(num_blocks: int, seed: int) -> dict[str, object]:
         "get_us_per_block": 1e6 * get_seconds / (min(1000, len(batches)) * BATCH),
         "lookup_keys_per_second_chained": LOOKUP_BLOCKS / float(np.median(chained)),
         "lookup_keys_per_second_random": LOOKUP_BLOCKS / float(np.median(random)),
+        "hint_us_per_block": 1e6 * hint_seconds / (len(waiting) * BATCH),
         "plan_256_ms": float(np.median(plan_ms)),
         "lock_hold_p99_ms": 1e3 * float(np.percentile(world.holds, 99)),
         "longest_call_ms": 1e3 * max(world.holds),
