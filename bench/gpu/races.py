@@ -15,8 +15,11 @@ import numpy as np
 import torch
 
 from bench.gpu.correctness import device_by
+from tierstore.device.axes import PagedTensor
 from tierstore.device.cuda_stream import AdoptedEvent
-from tierstore.device.paging import bind_rows, slot_nbytes
+from tierstore.device.paged_kv import PagedKV
+from tierstore.device.paging import slot_nbytes
+from tierstore.layout import KVLayout
 from tierstore.tiers.host_pool import HostPool
 from tierstore.types import PAGE_NBYTES
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 LAYERS = 4
 BLOCKS = 8
+TOKENS = 16
 ROW_NBYTES = 16 << 10
 CYCLES_MAX = 200_000
 WAIT_SECONDS = 60.0
@@ -33,8 +37,12 @@ WAIT_SECONDS = 60.0
 def count_races(runtime: CudaRuntime, engine: str, rounds: int) -> int:
     """Rounds in which some byte was read too early or written too soon."""
     device = device_by(runtime, engine)
-    pages = [torch.zeros((BLOCKS, ROW_NBYTES), dtype=torch.uint8, device=device.memory) for _ in range(LAYERS)]
-    kv = bind_rows(pages, LAYERS * ROW_NBYTES)
+    shape = (2, BLOCKS, TOKENS, 1, ROW_NBYTES // TOKENS // 2)  # K and V apart, so that a layer is two rows of a block
+    pages = [torch.zeros(shape, dtype=torch.uint8, device=device.memory) for _ in range(LAYERS)]
+    layout = KVLayout.attention(layers=LAYERS, kv_heads=1, head_size=shape[-1], block_tokens=TOKENS, dtype="uint8")
+    named = zip(pages, layout.pages, strict=True)
+    tensors = [PagedTensor(tensor, "plane block token head element", page.name) for tensor, page in named]
+    kv = PagedKV.bind(layout, tensors, pages_per_group=1)
     pitch = slot_nbytes(kv.block_nbytes)
     slots = np.arange(BLOCKS, dtype=np.int32) * np.int32(pitch // PAGE_NBYTES)
     incoming = slots + np.int32(BLOCKS * pitch // PAGE_NBYTES)

@@ -82,12 +82,19 @@ def test_staging_goes_around_its_halves_without_overtaking_itself(seed: int, sto
 @pytest.mark.parametrize("store", [True, False])
 def test_a_block_larger_than_the_staging_memory_goes_without_it(store: bool) -> None:
     gpu = SimGpu()
-    copy = PagedCopy.make(allocate, (Shape(2, 1, 5000),), [(0, 1)], 1)
+    copy = PagedCopy.make(allocate, (Shape(2, 2, 5000, row_gap=8),), [(0, 1)], 1)
     run = functools.partial(copy_on, gpu, StagedEngine.name, copy, store=store, staging_nbytes=4096)
     if store:
         copy.check_store(run)
     else:
         copy.check_load(run, 2)
+    assert {call[0] for call in gpu.calls} == {"new_stream", "copy_batch", "record"}
+
+
+def test_a_single_row_of_a_block_is_not_staged() -> None:
+    gpu = SimGpu()
+    copy = PagedCopy.make(allocate, (Shape(3, 1, 5000),), [(0, 1), (1, 2)], 1)
+    copy.check_store(lambda: copy_on(gpu, StagedEngine.name, copy, store=True))
     assert {call[0] for call in gpu.calls} == {"new_stream", "copy_batch", "record"}
 
 
@@ -107,7 +114,7 @@ def test_an_old_driver_copies_piece_by_piece() -> None:
 @pytest.mark.parametrize("engine", engine_names(OTHER_ADDRESSES))
 def test_where_the_gpu_sees_host_memory_elsewhere_only_the_driver_names_it(engine: str) -> None:
     assert engine in {"staged", "pieces"}
-    copy = PagedCopy.make(allocate, (Shape(3, 1, 5000),), [(0, 2), (2, 0)], 1)
+    copy = PagedCopy.make(allocate, (Shape(3, 2, 2500, row_gap=4),), [(0, 2), (2, 0)], 1)
     copy.check_store(lambda: copy_on(SimGpu(facts=OTHER_ADDRESSES), engine, copy, store=True))
     copy.check_load(lambda: copy_on(SimGpu(facts=OTHER_ADDRESSES), engine, copy, store=False), 2)
 

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tierstore.device.axes import PagedTensor
 from tierstore.device.calibration import ROWS_NBYTES, Choices
 from tierstore.device.cuda_device import CudaDevice
-from tierstore.device.paging import bind_rows
+from tierstore.device.paged_kv import PagedKV
+from tierstore.layout import KVLayout
 from tierstore.testing.sim_gpu import SimGpu, SimMark
 from tierstore.types import PAGE_NBYTES
 
@@ -57,7 +59,7 @@ class Engine:
         gpu.enter()
         self._gpu = gpu
         self.stream = gpu.new_stream(high_priority=False)
-        self.pages = [np.zeros((BLOCKS, ROW_NBYTES), np.uint8) for _ in range(LAYERS)]
+        self.pages = [np.zeros((2, BLOCKS, 4, 1, ROW_NBYTES // 8), np.uint8) for _ in range(LAYERS)]
         self._kept: list[UInt8Array] = []
 
     def fill(self, value: int) -> None:
@@ -98,7 +100,10 @@ def test_copies_and_the_engines_own_work_keep_their_order(device: CudaDevice) ->
     gpu = device._runtime
     assert isinstance(gpu, SimGpu)
     engine = Engine(gpu)
-    kv = bind_rows(engine.pages, LAYERS * ROW_NBYTES)
+    layout = KVLayout.attention(layers=LAYERS, kv_heads=1, head_size=ROW_NBYTES // 8, block_tokens=4, dtype="uint8")
+    named = zip(engine.pages, layout.pages, strict=True)
+    tensors = [PagedTensor(tensor, "plane block token head element", page.name) for tensor, page in named]
+    kv = PagedKV.bind(layout, tensors, pages_per_group=1)
     host = np.zeros(2 * BLOCKS * PAGE_NBYTES, np.uint8)
     slots, incoming = np.arange(BLOCKS, dtype=np.int32), np.arange(BLOCKS, 2 * BLOCKS, dtype=np.int32)
     block_ids = np.arange(BLOCKS, dtype=np.int64)[None]

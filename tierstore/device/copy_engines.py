@@ -160,11 +160,15 @@ class StagedEngine:
         self._turn = itertools.cycle((0, 1))
 
     def copy(self, copy: SpanCopy, stream: int) -> None:
-        """In rounds of as many blocks as half of the staging memory takes; larger ones go without."""
+        """In rounds of as many blocks as half of the staging memory takes.
+
+        A block that is larger goes without, and so does one that is a single row: there is nothing to gather.
+        """
         begin, span = _span(copy)
         pitch = -(-(span + begin % _ALIGNMENT) // _ALIGNMENT) * _ALIGNMENT
         per_round = self._half_nbytes // pitch
-        if not per_round or span * len(copy.slots) != copy.nbytes:
+        single = len(copy.segments) == 1 and int(copy.segments["num_rows"][0]) == 1
+        if single or not per_round or span * len(copy.slots) != copy.nbytes:
             self._pieces.copy(copy, stream)
             return
         self._runtime.hold(self._side, self._runtime.record(stream))
