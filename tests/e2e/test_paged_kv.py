@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.payload import SENTINEL, TIMEOUT_SECONDS, block_hash, num_pins, payload, small_store
+from tierstore.device import cpu
 from tierstore.device.axes import PagedTensor
 from tierstore.device.paged_kv import PagedKV
 from tierstore.errors import DeviceError, LayoutError
@@ -19,7 +20,8 @@ from tierstore.layout import KVLayout, PageKind, PageSpec
 from tierstore.store import NamespaceHandle, Store
 from tierstore.testing.caches import ARRANGEMENTS
 from tierstore.testing.contracts.device import Gate
-from tierstore.types import Presence
+from tierstore.transfer import engine
+from tierstore.types import Outcome, Presence
 
 BLOCKS = 6
 LAYOUT = KVLayout.attention(layers=2, kv_heads=2, head_size=32, block_tokens=16, dtype="float8_e4m3")
@@ -180,6 +182,16 @@ def test_the_source_of_a_copy_lives_until_the_copy_has_ended() -> None:
         assert handle.get([block_hash(number) for number in range(16)], found).result(TIMEOUT_SECONDS).ok
         assert np.array_equal(found, [payload(number, nbytes) for number in range(16)])
         assert all((other == SENTINEL).all() for other in others)
+
+
+def test_a_store_closes_though_an_engine_that_has_gone_never_reached_its_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_CLOSE_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(cpu, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(cpu, "_LOOK_SECONDS", 0.01)
+    with store() as made:
+        handle = of(made, KVLayout.opaque(block_nbytes=8192))
+        transfer = handle.put(HASHES[:1], payload(0, 8192)[np.newaxis], after=Gate())
+    assert transfer.result(0).outcomes == [Outcome.IO_ERROR]
 
 
 def freed() -> PagedKV:

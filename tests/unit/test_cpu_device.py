@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tierstore.device import cpu
 from tierstore.device.axes import PagedTensor
 from tierstore.device.copying import PRIMITIVES, SIZES_NBYTES, choose
 from tierstore.device.cpu import STREAM_CAPACITY, CpuDevice, CpuEvent, CpuStream
 from tierstore.device.paged_kv import PagedKV
 from tierstore.device.paging import bind_rows
-from tierstore.errors import DeviceError, LayoutError
+from tierstore.errors import ClosedError, DeviceError, LayoutError
 from tierstore.layout import KVLayout, PageKind, PageSpec
 from tierstore.types import PAGE_NBYTES
 from tierstore.worker import Worker
@@ -134,6 +135,23 @@ def test_events_of_a_copy_are_reached_where_a_callers_event_fails(
     assert [page.any() for page in pages] == [True, False, False]
     assert isinstance(stream.failure, RuntimeError)
     assert told == [RuntimeError]
+
+
+def test_a_stream_that_is_closed_drops_what_waits_for_events_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(cpu, "_LOOK_SECONDS", 0.01)
+    never, ran = CpuEvent(), threading.Event()
+    pages = [np.zeros((1, 8), np.uint8) for _ in range(2)]
+    host, slots, block_ids = np.ones(PAGE_NBYTES, np.uint8), np.array([0], np.int32), np.array([[0]], np.int64)
+    stream = CpuDevice().new_stream("test")
+    held = CpuDevice().load(host, slots, rows_of(*pages), block_ids, stream, after=[never])
+    behind = CpuDevice().load(host, slots, rows_of(*pages), block_ids, stream)
+    stream.call(ran.set)
+    stream.close()
+    assert isinstance(stream.failure, ClosedError)
+    assert all(event.done() for event in [*held, *behind])
+    assert ran.is_set()
+    assert not any(page.any() for page in pages)
 
 
 def test_a_copy_of_no_blocks_still_reaches_its_events(stream: CpuStream) -> None:

@@ -7,9 +7,10 @@ waits for a copy on the caller's thread.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,12 @@ __all__ = ["STREAM_CAPACITY", "CpuDevice", "CpuEvent", "CpuStream"]
 
 STREAM_CAPACITY = 4096
 """Calls that may wait in one stream; links bound what is in flight far below it."""
+
+_PATIENCE_SECONDS = 2.0
+"""How long a stream that is closed waits for events of others before it drops what they hold."""
+
+_LOOK_SECONDS = 0.5
+"""How often a stream that waits for an event looks whether it has been closed."""
 
 
 class CpuEvent:
@@ -68,11 +75,13 @@ class CpuStream:
 
     def __init__(self, name: str) -> None:
         self._worker = Worker(name, capacity=STREAM_CAPACITY)
+        self._until = math.inf
+        self._given_up: ClosedError | None = None
 
     @property
     def failure(self) -> BaseException | None:
         """The first exception on the stream's thread, or None: a copy that raised has not moved what it says."""
-        return self._worker.failure
+        return self._given_up or self._worker.failure
 
     def record(self) -> CpuEvent:
         """Mark this point of the stream."""
@@ -82,8 +91,22 @@ class CpuStream:
 
     def wait(self, event: Event) -> None:
         """Hold what is enqueued from now on until `event` is done. Does not block the caller."""
+
+        def hold() -> None:
+            self.hold(event)
+
         if not event.done():
-            self.call(partial(_wait_for, event))
+            self.call(hold)
+
+    def hold(self, event: Event) -> bool:
+        """Wait for an event on the stream's own thread. False where nothing may move any more: see `failure`.
+
+        Of a stream that is being closed an event that does not come holds no one for long: its engine may have gone.
+        """
+        while self.failure is None and not event.wait(_LOOK_SECONDS):
+            if time.monotonic() >= self._until:
+                self._given_up = ClosedError(f"stream {self._worker.name} was closed while copies waited for an event")
+        return self.failure is None
 
     def call(self, task: Callable[[], None]) -> None:
         """Run `task` on the stream's thread once everything enqueued before has ended."""
@@ -93,7 +116,8 @@ class CpuStream:
             raise DeviceError(f"stream {self._worker.name} holds {STREAM_CAPACITY} calls; wait for some to end")
 
     def close(self) -> None:
-        """Finish what is enqueued and end the stream. Blocks."""
+        """Finish what is enqueued, but for what waits for events that do not come, and end the stream. Blocks."""
+        self._until = time.monotonic() + _PATIENCE_SECONDS
         self._worker.close()
 
 
@@ -168,27 +192,24 @@ class CpuDevice:
             host, slots, kv, block_ids, memory=self.memory, into_pool=into_pool, groups=groups, num_events=len(after)
         )
         copy = BlockCopy(host, slots, kv, block_ids, into_pool=into_pool, primitive=self._primitive)
+        assert isinstance(stream, CpuStream), f"{stream!r} is no stream of the CPU"
         events = [CpuEvent() for _ in copied]
 
         def copy_groups() -> None:
             waiting = iter(events)
             try:
                 for group, gate in zip_longest(copied, after):
-                    if gate is not None:
-                        gate.wait()
+                    if stream.failure is not None or (gate is not None and not stream.hold(gate)):
+                        break
                     if group is not None:
                         copy.run(group)
                         next(waiting).reach()
-            finally:  # whoever waits is let go where a caller's event fails; the stream tells that nothing moved
+            finally:  # whoever waits is let go where nothing moves any more; the stream tells
                 for event in waiting:
                     event.reach()
 
         stream.call(copy_groups)
         return list(events)
-
-
-def _wait_for(event: Event) -> None:
-    event.wait()
 
 
 def _do_nothing() -> None:
