@@ -98,11 +98,11 @@ class PlainFile(Subject):
 
     def write(self) -> None:
         """Positional writes of 4 MiB and one fdatasync."""
-        self._file.write(self.rows, 0)
+        self._file.write([self.rows], 0)
 
     def read(self) -> None:
         """Positional reads of 4 MiB by turns on the threads."""
-        self._file.read(self.rows, 0)
+        self._file.read([self.rows], 0)
 
     def close(self) -> None:
         """Remove the file."""
