@@ -2,8 +2,8 @@
 
 Yang, Zhang, Qiu, Yue, Rashmi: FIFO queues are all you need for cache eviction (SOSP 2023),
 https://doi.org/10.1145/3600006.3613147. As published: a tenth of the cache is the small queue, uses are counted
-up to three, a block used twice in the small queue goes to the main one, and as many ghosts are kept as the
-main queue has blocks. Pure; called by the planner under the engine's lock.
+up to three, a block used more than once in the small queue (its arrival counts) goes to the main one, and as many
+ghosts are kept as the main queue has blocks. Pure; called by the planner under the engine's lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["S3Fifo"]
 _SMALL, _MAIN, _LEAVING = 0, 1, 2
 _SMALL_SHARE = 0.1
 _USES_MAX = 3
-_USES_TO_STAY = 2
+_USES_TO_STAY = 1
 
 
 class S3Fifo:
