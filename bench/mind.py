@@ -12,6 +12,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,7 +30,7 @@ from tierstore.policy.lru import Lru
 from tierstore.types import PAGE_NBYTES, CopyJob, CopyResult, Extents, Generation, Job, Outcome, Plan, TierName
 
 if TYPE_CHECKING:
-    from tierstore.control.jobs import Request
+    from tierstore.control.requests import Request
     from tierstore.types import UInt8Array
 
 T = TypeVar("T")
@@ -83,7 +84,7 @@ class World:
         jobs = deque(plan.jobs)
         while jobs:
             result = self._result(jobs.popleft())
-            jobs.extend(self.hold(lambda result=result: self.planner.complete(result, time.monotonic())).jobs)
+            jobs.extend(self.hold(partial(self.planner.complete, result, time.monotonic())).jobs)
 
     def _result(self, job: Job) -> CopyResult:
         assert isinstance(job, CopyJob)
@@ -114,32 +115,31 @@ def measure(num_blocks: int, seed: int) -> dict[str, object]:
 
     def put_all() -> None:
         for batch in batches:
-            world.run(lambda batch=batch: planner.put(LIFE, batch, nothing))
+            world.run(partial(planner.put, LIFE, batch, nothing))
 
     def get_some() -> None:
         for index in generator.permutation(len(batches))[:1000]:
-            world.run(lambda index=index: planner.get(LIFE, batches[index]))
+            world.run(partial(planner.get, LIFE, batches[index]))
 
     def look_up(keys: UInt8Array) -> None:
         for first in range(0, len(keys), SLICE_BLOCKS):
             piece = keys[first : first + SLICE_BLOCKS]
-            assert world.hold(lambda piece=piece: planner.catalogue.leading(LIFE, piece)) == len(piece), (
-                "a block is missing"
-            )
+            leading = world.hold(partial(planner.catalogue.leading, LIFE, piece))
+            assert leading == len(piece), "a block is missing"
 
     def queue(indices: range) -> None:
         for rank in indices:
-            world.hold(lambda rank=rank: planner.hint(0, LIFE, time.monotonic(), added=[(rank, batches[rank])]))
+            world.hold(partial(planner.hint, 0, LIFE, time.monotonic(), added=[(rank, batches[rank])]))
 
     def serve(indices: range) -> None:
         for rank in indices:
-            world.hold(lambda rank=rank: planner.hint(0, LIFE, time.monotonic(), removed=[rank]))
+            world.hold(partial(planner.hint, 0, LIFE, time.monotonic(), removed=[rank]))
 
     put_seconds = seconds(put_all)
     index_nbytes = resident_nbytes() - before_nbytes
     get_seconds = seconds(get_some)
     starts = generator.integers(0, num_blocks - LOOKUP_BLOCKS + 1, 20)
-    chained = [seconds(lambda start=start: look_up(hashes[start : start + LOOKUP_BLOCKS])) for start in starts]
+    chained = [seconds(partial(look_up, hashes[start : start + LOOKUP_BLOCKS])) for start in starts]
     random = [seconds(lambda: look_up(hashes[generator.integers(0, num_blocks, LOOKUP_BLOCKS)])) for _ in starts]
     plan_ms = [1e3 * plan_seconds(world, batch) for batch in batches[:: len(batches) // 100]]
     waiting = range(min(256, len(batches)))

@@ -19,6 +19,7 @@ import sys
 import venv
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypedDict
 
 from bench.peers.turns import Asked
 from tierstore.benchmark.machine import describe_machine
@@ -34,6 +35,19 @@ PEER_PACKAGES = (
     ["-r", str(ROOT / "bench/peers/lmcache/requirements.txt")],
     ["--no-deps", "lmcache==0.5.6"],
 )
+
+
+class Row(TypedDict):
+    """One step at one size, in the words of the JSON. By side, or of our rate to the faster of the peer's two ways."""
+
+    step: str
+    object_nbytes: int
+    count: int
+    gbytes_per_second: dict[str, float]
+    spread: dict[str, tuple[float, float]]
+    best_of_peer: str
+    ratio: float
+    ratio_spread: tuple[float, float]
 
 
 def main() -> None:
@@ -72,9 +86,7 @@ def make_peer(folder: Path) -> Path:
     return python
 
 
-def compare(
-    peer_python: Path, scratch: Path, *, object_nbytes: int, count: int, rounds: int
-) -> Iterable[dict[str, object]]:
+def compare(peer_python: Path, scratch: Path, *, object_nbytes: int, count: int, rounds: int) -> Iterable[Row]:
     """One row a step: both sides' rates over the rounds and the ratio of each round."""
     sizes = ["--object-nbytes", str(object_nbytes), "--count", str(count)]
     peer = [str(peer_python), "-m", "bench.peers.lmcache.worker", *sizes]
@@ -103,7 +115,7 @@ def compare(
         yield as_row(step, seconds[step], object_nbytes=object_nbytes, count=count)
 
 
-def as_row(step: str, seconds: dict[str, list[float]], *, object_nbytes: int, count: int) -> dict[str, object]:
+def as_row(step: str, seconds: dict[str, list[float]], *, object_nbytes: int, count: int) -> Row:
     """Medians, spread, and the ratio to the faster of the peer's two ways."""
     gbytes = object_nbytes * count / 1e9
     rates = {name: [gbytes / taken for taken in every] for name, every in seconds.items()}
@@ -114,14 +126,14 @@ def as_row(step: str, seconds: dict[str, list[float]], *, object_nbytes: int, co
         "object_nbytes": object_nbytes,
         "count": count,
         "gbytes_per_second": {name: statistics.median(every) for name, every in rates.items()},
-        "spread": {name: [min(every), max(every)] for name, every in rates.items()},
+        "spread": {name: (min(every), max(every)) for name, every in rates.items()},
         "best_of_peer": best,
         "ratio": statistics.median(ratios),
-        "ratio_spread": [min(ratios), max(ratios)],
+        "ratio_spread": (min(ratios), max(ratios)),
     }
 
 
-def as_markdown(command: str, machine: dict[str, object], rows: list[dict[str, object]]) -> str:
+def as_markdown(command: str, machine: dict[str, object], rows: list[Row]) -> str:
     """The page that goes with the JSON."""
     lines = [
         "# tierstore beside LMCache 0.5.6",
@@ -141,11 +153,9 @@ def as_markdown(command: str, machine: dict[str, object], rows: list[dict[str, o
     ]
     for row in rows:
         rates, spread = row["gbytes_per_second"], row["spread"]
-        assert isinstance(rates, dict)
-        assert isinstance(spread, dict)
         cells = [f"{rates[name]:.2f} [{spread[name][0]:.2f} … {spread[name][1]:.2f}]" for name in rates]
-        ratio, (least, most) = row["ratio"], row["ratio_spread"]  # type: ignore[misc]
-        nbytes = format_size(int(str(row["object_nbytes"])))
+        ratio, (least, most) = row["ratio"], row["ratio_spread"]
+        nbytes = format_size(row["object_nbytes"])
         lines.append(f"| {nbytes} | {row['step']} | {' | '.join(cells)} | {ratio:.2f}x [{least:.2f} … {most:.2f}] |")
     return "\n".join(lines) + "\n"
 

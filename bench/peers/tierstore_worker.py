@@ -17,6 +17,7 @@ import numpy as np
 
 from bench.peers.turns import serve
 from tierstore import KVLayout, Namespace, Store, chain_hashes
+from tierstore.config import StoreConfig
 from tierstore.store import Transfer
 
 _CALL_NBYTES = 32 << 20
@@ -35,12 +36,13 @@ class Worker:
         self.hashes = chain_hashes(range(16 * count), 16)
         slab_nbytes = max(64 << 20, 8 * object_nbytes)
         host_nbytes = max(4, -(-data_nbytes * 3 // 2 // slab_nbytes)) * slab_nbytes
-        self.settings = {"host_size": host_nbytes, "host_slab_size": slab_nbytes, "host_populate": True}
-        self.settings |= {"prefetch_inflight": data_nbytes, "prefetch_cold_seconds": 0.0}
-        self.ssd_settings = {"ssd_dir": folder, "ssd_size": (2 * rounds + 2) * data_nbytes * 5 // 4}
-        self.host_store = Store(**self.settings, ssd_size=0)
+        both: dict[str, object] = {"host_size": host_nbytes, "host_slab_size": slab_nbytes, "host_populate": True}
+        both |= {"prefetch_inflight": data_nbytes, "prefetch_cold_seconds": 0.0}
+        ssd_nbytes = (2 * rounds + 2) * data_nbytes * 5 // 4
+        self.config = StoreConfig.load(overrides=both | {"ssd_dir": folder, "ssd_size": ssd_nbytes})
+        self.host_store = Store(StoreConfig.load(overrides=both | {"ssd_size": 0}))
         self.host = self.host_store.namespace(self.namespace)
-        self.ssd_store = Store(**self.settings, **self.ssd_settings)
+        self.ssd_store = Store(self.config)
 
     def host_put(self) -> float:
         """The caller's buffer into the pool."""
@@ -63,7 +65,7 @@ class Worker:
     def disk_read(self) -> float:
         """Files into the pool of a store that holds nothing."""
         self.ssd_store.close()
-        self.ssd_store = Store(**self.settings, **self.ssd_settings)
+        self.ssd_store = Store(self.config)
         handle = self.ssd_store.namespace(self.namespace)
         seconds = self._timed(lambda part: handle.prefetch(self.hashes[part]))
         self.dst.fill(0)

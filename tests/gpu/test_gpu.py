@@ -121,7 +121,7 @@ def test_a_store_serves_tensors_of_the_gpu(ordered: bool) -> None:
     pages = [torch.randint(0, 256, (64, nbytes), dtype=torch.uint8, device="cuda") for nbytes in layout.page_nbytes]
     with Store(host_size="256 MiB", ssd_size=0, device=open_device()) as store:
         kv = store.namespace(Namespace(model="gpu", layout=layout))
-        torch.cuda._sleep(100_000_000)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(100_000_000)
         for page in pages:
             page.add_(1)
         filled = torch.cuda.current_stream().record_event()
