@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from tierstore.settings import format_size
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
-
-CALL_NBYTES = 128 << 20
-ROUNDS_MIN = 3
 
 SUBJECTS: dict[str, type[Subject]] = {
     "plain file": PlainFile,
@@ -42,11 +39,26 @@ SUBJECTS: dict[str, type[Subject]] = {
 NOT_ENCODING = ("plain file", "file a block")
 
 
+class Row(TypedDict):
+    """One subject in one table, in the words of the JSON; the rates are those of `as_rates`."""
+
+    block_nbytes: int
+    codec: str
+    beside: str
+    subject: str
+    rounds: int
+    ratio: float | None
+    write: dict[str, float]
+    read: dict[str, float]
+
+
 def main() -> None:
     """Parse, measure, print the table and write what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="an empty or new folder on the SSD to be judged")
     parser.add_argument("--seconds", type=float, default=40.0, help="about so long for each of the four tables")
+    parser.add_argument("--rounds", type=int, default=3, help="at least so many beside the one that warms up")
+    parser.add_argument("--nbytes", type=int, default=128 << 20, help="bytes of blocks that a round moves")
     parser.add_argument("--json", default=None, metavar="PATH", help="write every figure there; - for stdout")
     parser.add_argument("--plot", type=Path, default=None, metavar="PNG", help="draw the medians")
     options = parser.parse_args()
@@ -56,30 +68,38 @@ def main() -> None:
         row
         for layout in LAYOUTS
         for codec in ("raw", "lz4")
-        for row in measure(options.folder, Work(layout, CALL_NBYTES // layout.block_nbytes, codec), options.seconds)
+        for row in measure(
+            options.folder,
+            Work(layout, options.nbytes // layout.block_nbytes, codec),
+            seconds=options.seconds,
+            rounds=options.rounds,
+        )
     ]
     codecs = [measure_codec(layout) for layout in LAYOUTS]
     machine["load_average_after"] = round(os.getloadavg()[0], 2)
-    command = f"python -m bench.ssd --folder FOLDER --seconds {options.seconds:g}"
+    command = (
+        f"python -m bench.ssd --folder FOLDER --seconds {options.seconds:g} "
+        f"--rounds {options.rounds} --nbytes {options.nbytes}"
+    )
     result = {"version": 1, "command": command, "machine": machine, "rows": rows, "codecs": codecs}
     if options.json == "-":
         print(json.dumps(result, indent=1))
     else:
-        print(as_markdown(command, machine, rows, codecs))
+        print(as_markdown(command, options.nbytes, machine, rows, codecs))
         if options.json:
             Path(options.json).write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     if options.plot:
         draw(options.plot, rows)
 
 
-def measure(folder: Path, work: Work, seconds: float) -> list[dict[str, object]]:
+def measure(folder: Path, work: Work, *, seconds: float, rounds: int) -> list[Row]:
     """One row a subject, over as many rounds as fit into the time; the first round warms up."""
     expected = gaussian((work.count, work.layout.block_nbytes), seed=work.count)
     names = [name for name in SUBJECTS if work.codec == "raw" or name not in NOT_ENCODING[1:]]
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     ratios: dict[str, float | None] = {}
     started, turn = time.monotonic(), 0
-    while turn <= ROUNDS_MIN or time.monotonic() - started < seconds:
+    while turn <= rounds or time.monotonic() - started < seconds:
         for name in names if turn % 2 else reversed(names):
             taken, ratios[name] = take_turn(name, folder / "round", work, expected)
             if turn:
@@ -126,8 +146,9 @@ def take_turn(name: str, folder: Path, work: Work, expected: UInt8Array) -> tupl
 
 def as_markdown(
     command: str,
+    nbytes: int,
     machine: dict[str, object],
-    rows: Sequence[dict[str, object]],
+    rows: Sequence[Row],
     codecs: Sequence[dict[str, object]],
 ) -> str:
     """The page of tables."""
@@ -140,7 +161,7 @@ def as_markdown(
         f"Python {machine['python']}, {machine['date']}, "
         f"load average {machine['load_average']} before the start and {machine['load_average_after']} at the end.",
         "",
-        f"GB/s of raw blocks (10^9 bytes), medians of interleaved rounds of {format_size(CALL_NBYTES)}, "
+        f"GB/s of raw blocks (10^9 bytes), medians of interleaved rounds of {format_size(nbytes)}, "
         "[least … most]. Blocks are normal numbers in bfloat16. Writes are durable, reads are cold, every byte was "
         "compared. The plain file is what the disk can do: no checksum, no encoding. The store's figures contain the "
         "copies from and to the caller's buffer.",
@@ -149,7 +170,7 @@ def as_markdown(
         "|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {format_size(int(str(row['block_nbytes'])))} | {row['codec']} | {row['subject']} "
+        f"| {format_size(row['block_nbytes'])} | {row['codec']} | {row['subject']} "
         f"| {rates_text(row['write'])} | {rates_text(row['read'])} | {ratio_text(row['ratio'])} | {row['rounds']} |"
         for row in rows
     ]
@@ -157,21 +178,24 @@ def as_markdown(
     return "\n".join(lines) + "\n"
 
 
-def draw(path: Path, rows: Sequence[dict[str, object]]) -> None:
+def draw(path: Path, rows: Sequence[Row]) -> None:
     """Bars of the medians, one panel a block size and codec."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    panels = list(dict.fromkeys((int(str(row["block_nbytes"])), str(row["beside"])) for row in rows))
+    panels = list(dict.fromkeys((row["block_nbytes"], row["beside"]) for row in rows))
     figure, axes = pyplot.subplots(1, len(panels), figsize=(4 * len(panels), 3.5), layout="constrained", sharey=True)
     for axis, (block_nbytes, codec) in zip(axes, panels, strict=True):
         own = [row for row in rows if (row["block_nbytes"], row["beside"]) == (block_nbytes, codec)]
-        for offset, verb in enumerate(("write", "read")):
-            medians = [row[verb]["median"] for row in own]  # type: ignore[index]
+        medians_by_verb = {
+            "write": [row["write"]["median"] for row in own],
+            "read": [row["read"]["median"] for row in own],
+        }
+        for offset, (verb, medians) in enumerate(medians_by_verb.items()):
             axis.bar(np.arange(len(own)) + 0.4 * offset, medians, width=0.38, label=verb)
-        axis.set_xticks(np.arange(len(own)) + 0.2, [str(row["subject"]) for row in own], rotation=40, ha="right")
+        axis.set_xticks(np.arange(len(own)) + 0.2, [row["subject"] for row in own], rotation=40, ha="right")
         axis.set_title(f"{format_size(block_nbytes)}, {codec}")
     axes[0].set_ylabel("GB/s of raw blocks")
     axes[0].legend()

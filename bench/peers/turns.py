@@ -33,7 +33,11 @@ class Asked:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=dict(env)
             )
         self._log = log
-        self._answer()
+        try:
+            self._answer()
+        except RuntimeError:
+            self.close()
+            raise
 
     def ask(self, step: str) -> float:
         """Let the worker do one step; the seconds that it took by its own clock."""
@@ -50,5 +54,7 @@ class Asked:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"a worker ended before it answered; see {self._log}")
+            with open(self._log, encoding="utf-8") as log:
+                last = log.read().rstrip().rpartition("\n")[2]
+            raise RuntimeError(f"a worker ended before it answered; {self._log} ends in: {last}")
         return str(json.loads(line))
