@@ -6,7 +6,7 @@ from tierstore.policy.arc import Arc
 from tierstore.policy.base import EvictionPolicy
 from tierstore.policy.gdsf import Gdsf
 from tierstore.policy.lfu import Lfu, aged_lfu
-from tierstore.policy.queues import Ghosts
+from tierstore.policy.queues import Ghosts, Holding
 from tierstore.policy.s3fifo import S3Fifo
 from tierstore.policy.scores import Scores
 from tierstore.policy.sieve import Sieve
@@ -92,6 +92,17 @@ class TestArc:
         policy.insert(pack([2]))
         assert victims(policy, 1) == [0]
 
+    def test_exposed_blocks_have_kept_their_age(self) -> None:
+        policy = Arc(16, facts_of(16))
+        policy.insert(pack(range(8)))
+        policy.touch(pack([1, 0]))
+        policy.set_evictable(pack([0, 1, 2, 3]), False)
+        assert victims(policy, 2) == [4, 5]
+        policy.set_evictable(pack([3, 1, 1]), True)
+        assert victims(policy, 6) == [3, 4, 5, 6, 7, 1]
+        policy.set_evictable(pack([0, 2]), True)
+        assert victims(policy, 3) == [2, 3, 4]
+
     def test_without_a_use_a_block_stays_in_its_queue(self) -> None:
         policy = Arc(8, facts_of(8))
         policy.insert(pack([0, 1, 2]))
@@ -107,6 +118,15 @@ class TestLfu:
         policy.insert(pack([0, 1, 2, 3]))
         policy.touch(pack([0, 2, 0]))
         assert victims(policy, 4) == [1, 3, 2, 0]
+
+    def test_exposed_blocks_have_kept_their_score(self) -> None:
+        policy = Lfu(8)
+        policy.insert(pack([0, 1, 2, 3]))
+        policy.set_evictable(pack([0, 1]), False)
+        assert victims(policy, 1) == [2]
+        policy.touch(pack([1]))
+        policy.set_evictable(pack([0, 0, 1]), True)
+        assert victims(policy, 4) == [0, 2, 3, 1]
 
     def test_ageing_lets_go_what_was_popular_once(self) -> None:
         plain, aged = Lfu(8), aged_lfu(8)
@@ -137,11 +157,14 @@ class TestGdsf:
 
 
 def test_scores_forget_their_stale_items() -> None:
-    scores = Scores(4)
+    holding = Holding(4)
+    holding.add(pack(range(4)))
+    scores = Scores(holding)
     for turn in range(10_000):
         scores.put(turn % 4, float(turn))
     assert len(scores._heap) < 100
-    assert scores.lowest(3, lambda entry: entry != 2) == [0, 1, 3]
+    scores.set_evictable(pack([2]), False)
+    assert scores.lowest(3) == [0, 1, 3]
 
 
 def test_ghosts_forget_the_oldest_first() -> None:

@@ -34,7 +34,7 @@ class Arc:
     def __init__(self, capacity: int, facts: BlockFacts) -> None:
         self._facts = facts
         self._holding = Holding(capacity)
-        self._queues = Queues(capacity, 2)
+        self._queues = Queues(self._holding, 2)
         self._ghosts = (Ghosts(), Ghosts())
         self._once_target = 0.0
 
@@ -86,13 +86,13 @@ class Arc:
 
     def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them."""
-        self._holding.set_evictable(entries, evictable)
+        self._queues.set_evictable(entries, evictable)
 
     def victims(self, count: int) -> Int32Array | None:
         """The `count` evictable entries to go first, in order; None where there are fewer."""
         if count > self.num_evictable:
             return None
-        next_of = [self._next(self._queues.oldest(queue)) for queue in (_ONCE, _AGAIN)]
+        next_of = [self._queues.first(queue) for queue in (_ONCE, _AGAIN)]
         num_once = self._queues.lengths[_ONCE]
         found: list[int] = []
         while len(found) < count:
@@ -102,11 +102,5 @@ class Arc:
             entry = next_of[queue]
             found.append(entry)
             num_once -= queue == _ONCE
-            next_of[queue] = self._next(self._queues.newer(entry))
+            next_of[queue] = self._queues.after(entry)
         return np.array(found, np.int32)
-
-    def _next(self, entry: int) -> int:
-        """The first evictable entry from here on in its queue."""
-        while entry != NOBODY and not self._holding.is_evictable(entry):
-            entry = self._queues.newer(entry)
-        return entry

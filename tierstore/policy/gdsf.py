@@ -38,7 +38,7 @@ class Gdsf:
     def __init__(self, capacity: int, facts: BlockFacts) -> None:
         self._facts = facts
         self._holding = Holding(capacity)
-        self._scores = Scores(capacity)
+        self._scores = Scores(self._holding)
         self._uses = np.zeros(capacity, np.uint32).data
         self._age = 0.0
 
@@ -75,10 +75,10 @@ class Gdsf:
 
     def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them."""
-        self._holding.set_evictable(entries, evictable)
+        self._scores.set_evictable(entries, evictable)
 
     def victims(self, count: int) -> Int32Array | None:
         """The `count` evictable entries of the lowest scores, in order; None where there are fewer."""
         if count > self.num_evictable:
             return None
-        return np.array(self._scores.lowest(count, self._holding.is_evictable), np.int32)
+        return np.array(self._scores.lowest(count), np.int32)

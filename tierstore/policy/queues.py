@@ -19,7 +19,8 @@ __all__ = ["NOBODY", "Ghosts", "Holding", "Queues"]
 NOBODY = -1
 """The entry where there is none."""
 
-_ABSENT, _SHIELDED, _EVICTABLE = 0, 1, 2
+_ABSENT, _SHIELDED, _PASSED, _EVICTABLE = 0, 1, 2, 3
+"""PASSED is shielded, and has been met by a search for victims, which need not meet it again."""
 
 
 class Holding:
@@ -64,32 +65,48 @@ class Holding:
         self._states[entries] = _ABSENT
         return dropped
 
-    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
-        """Shield held entries, or stop shielding them."""
+    def set_evictable(self, entries: Int32Array, evictable: bool) -> list[int]:
+        """Shield held entries, or stop shielding them; returns those that searches have passed and must meet again."""
         self.named(entries)
-        state = _EVICTABLE if evictable else _SHIELDED
-        changed = len(set(entries[self._states[entries] != state].tolist()))
-        self._states[entries] = state
-        self.num_evictable += changed if evictable else -changed
+        states = self._states[entries]
+        changed = entries[(states == _EVICTABLE) != evictable]
+        back = list(dict.fromkeys(entries[states == _PASSED].tolist())) if evictable else []
+        self._states[changed] = _EVICTABLE if evictable else _SHIELDED
+        num_changed = len(set(changed.tolist()))
+        self.num_evictable += num_changed if evictable else -num_changed
+        return back
 
     def is_evictable(self, entry: int) -> bool:
         """Whether one held entry may be named."""
         return self._state_of[entry] == _EVICTABLE
 
+    def pass_over(self, entry: int) -> None:
+        """A search need not meet a shielded entry again until it is exposed."""
+        self._state_of[entry] = _PASSED
+
+    def meet_again(self, entry: int) -> None:
+        """A search may meet an entry again, for it is about to leave its place."""
+        if self._state_of[entry] == _PASSED:
+            self._state_of[entry] = _SHIELDED
+
 
 class Queues:
-    """Queues 0 … num_queues-1, oldest to newest; an entry is in at most one of them.
+    """Queues 0 … num_queues-1 of held entries, oldest to newest; an entry is in at most one of them.
 
     Each queue is a ring that its own node, behind those of the entries, closes. Batches take a third of the
-    time of as many single steps.
+    time of as many single steps. Searches pass the shielded entries at a queue's head once: look-ahead shields
+    thousands of old ones for long.
     """
 
-    def __init__(self, capacity: int, num_queues: int) -> None:
+    def __init__(self, holding: Holding, num_queues: int) -> None:
+        capacity = holding.capacity
         older, newer = (np.zeros(capacity + num_queues, np.int32) for _ in range(2))
         ends = np.arange(capacity, capacity + num_queues, dtype=np.int32)
         older[ends] = newer[ends] = ends
+        self._holding = holding
         self._older, self._newer = older.data, newer.data
         self._queue = np.zeros(capacity, np.uint8).data
+        self._begin: list[int] = ends.tolist()  # of each queue; everything older is shielded, this one included
         self._capacity = capacity
         self.lengths = [0] * num_queues
 
@@ -118,16 +135,19 @@ class Queues:
         self._older[entry], self._newer[entry] = end, newer
         self._newer[end] = self._older[newer] = entry
         self._queue[entry] = queue
+        self._begin[queue] = end
         self.lengths[queue] += 1
 
     def unlink(self, entries: list[int]) -> list[int]:
         """Take entries out of the queues that they are in; returns which those were."""
-        older, newer = self._older, self._newer
+        older, newer, begin, queue_of = self._older, self._newer, self._begin, self._queue
         for entry in entries:
             before, behind = older[entry], newer[entry]
             newer[before] = behind
             older[behind] = before
-        queues = [self._queue[entry] for entry in entries]
+            if begin[queue_of[entry]] == entry:
+                begin[queue_of[entry]] = before
+        queues = [queue_of[entry] for entry in entries]
         for queue in range(len(self.lengths)):
             self.lengths[queue] -= queues.count(queue)
         return queues
@@ -135,14 +155,33 @@ class Queues:
     def move(self, queue: int, entries: list[int]) -> None:
         """Make distinct entries of any queue the newest of one, in order."""
         self.unlink(entries)
+        for entry in entries:
+            self._holding.meet_again(entry)
         self.append(queue, entries)
 
-    def oldest(self, queue: int) -> int:
-        """The oldest entry of a queue, or NOBODY."""
-        return self._entry(self._newer[self._capacity + queue])
+    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
+        """Shield held entries from searches, or stop shielding them; they keep their places."""
+        for entry in self._holding.set_evictable(entries, evictable):
+            self._begin[self._queue[entry]] = self._capacity + self._queue[entry]
+
+    def first(self, queue: int) -> int:
+        """The oldest evictable entry of a queue, or NOBODY."""
+        begin, newer, holding = self._begin[queue], self._newer, self._holding
+        while (entry := newer[begin]) < self._capacity and not holding.is_evictable(entry):
+            holding.pass_over(entry)
+            begin = entry
+        self._begin[queue] = begin
+        return self._entry(entry)
+
+    def after(self, entry: int) -> int:
+        """The next newer evictable entry of the same queue, or NOBODY."""
+        entry = self.newer(entry)
+        while entry != NOBODY and not self._holding.is_evictable(entry):
+            entry = self.newer(entry)
+        return entry
 
     def newer(self, entry: int) -> int:
-        """The next newer entry of the same queue, or NOBODY."""
+        """The next newer entry of the same queue, evictable or not, or NOBODY."""
         return self._entry(self._newer[entry])
 
     def _entry(self, node: int) -> int:

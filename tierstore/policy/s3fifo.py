@@ -37,7 +37,7 @@ class S3Fifo:
     def __init__(self, capacity: int, facts: BlockFacts) -> None:
         self._facts = facts
         self._holding = Holding(capacity)
-        self._queues = Queues(capacity, 3)
+        self._queues = Queues(self._holding, 3)
         self._uses = np.zeros(capacity, np.uint8).data
         self._was_small = np.zeros(capacity, np.bool_).data
         self._ghosts = Ghosts()
@@ -76,18 +76,17 @@ class S3Fifo:
 
     def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them."""
-        self._holding.set_evictable(entries, evictable)
+        self._queues.set_evictable(entries, evictable)
 
     def victims(self, count: int) -> Int32Array | None:
         """The `count` evictable entries to go first, in order; None where there are fewer."""
         if count > self.num_evictable:
             return None
         found: list[int] = []
-        entry = self._queues.oldest(_LEAVING)
+        entry = self._queues.first(_LEAVING)
         while entry != NOBODY and len(found) < count:
-            if self._holding.is_evictable(entry):
-                found.append(entry)
-            entry = self._queues.newer(entry)
+            found.append(entry)
+            entry = self._queues.after(entry)
         while len(found) < count:
             found.append(self._choose())
         return np.array(found, np.int32)
@@ -104,26 +103,23 @@ class S3Fifo:
         return entry
 
     def _leave_small(self) -> int:
-        entry = self._queues.oldest(_SMALL)
+        entry = self._queues.first(_SMALL)
         while entry != NOBODY:
-            newer = self._queues.newer(entry)
-            if self._holding.is_evictable(entry):
-                if self._uses[entry] < _USES_TO_STAY:
-                    return entry
-                self._uses[entry] = 0
-                self._queues.move(_MAIN, [entry])
+            newer = self._queues.after(entry)
+            if self._uses[entry] < _USES_TO_STAY:
+                return entry
+            self._uses[entry] = 0
+            self._queues.move(_MAIN, [entry])
             entry = newer
         return NOBODY
 
     def _leave_main(self) -> int:
-        entry = self._queues.oldest(_MAIN)
+        entry = self._queues.first(_MAIN)
         while entry != NOBODY:
-            newer = self._queues.newer(entry)
-            if self._holding.is_evictable(entry):
-                if not self._uses[entry]:
-                    return entry
-                self._uses[entry] -= 1
-                self._queues.move(_MAIN, [entry])
-                newer = entry if newer == NOBODY else newer
-            entry = newer
+            newer = self._queues.after(entry)
+            if not self._uses[entry]:
+                return entry
+            self._uses[entry] -= 1
+            self._queues.move(_MAIN, [entry])
+            entry = entry if newer == NOBODY else newer
         return NOBODY

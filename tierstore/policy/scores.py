@@ -1,7 +1,8 @@
 """What policies that score blocks are made of: entries in order of score, the oldest first among equals.
 
 A heap in which changed entries leave stale items behind; these are dropped as they come up, and the heap is
-built anew when they are most of it. Used by the policies of this room alone.
+built anew when they are most of it. Shielded entries are laid aside as they come up, until they are exposed: look-ahead
+shields thousands for long, and each search would meet them all. Used by the policies of this room alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tierstore.policy.queues import Holding
+    from tierstore.types import Int32Array
 
 __all__ = ["Scores"]
 
@@ -21,21 +23,26 @@ _STALE_MIN = 64
 
 
 class Scores:
-    """The score of every entry that is in."""
+    """The score of every held entry."""
 
-    def __init__(self, capacity: int) -> None:
-        self._scores = array("d", bytes(8 * capacity))
-        self._stamps = np.zeros(capacity, np.int64).data
+    def __init__(self, holding: Holding) -> None:
+        self._holding = holding
+        self._scores = array("d", bytes(8 * holding.capacity))
+        self._stamps = np.zeros(holding.capacity, np.int64).data
         self._heap: list[tuple[float, int, int]] = []
         self._last_stamp = 0
         self._num_in = 0
 
     def put(self, entry: int, score: float) -> None:
         """Enter an entry, or score it anew; among equals it is the youngest."""
+        self._holding.meet_again(entry)
         self._num_in += self._stamps[entry] == 0
         self._last_stamp += 1
         self._scores[entry], self._stamps[entry] = score, self._last_stamp
-        heapq.heappush(self._heap, (score, self._last_stamp, entry))
+        self._push(entry)
+
+    def _push(self, entry: int) -> None:
+        heapq.heappush(self._heap, (self._scores[entry], self._stamps[entry], entry))
         if len(self._heap) > 2 * self._num_in + _STALE_MIN:
             self._heap = [item for item in self._heap if self._stamps[item[2]] == item[1]]
             heapq.heapify(self._heap)
@@ -49,17 +56,23 @@ class Scores:
         """The score of an entry that is in."""
         return self._scores[entry]
 
-    def lowest(self, count: int, eligible: Callable[[int], bool]) -> list[int]:
-        """The `count` eligible entries of the lowest scores, in order; all stay in. There are so many."""
-        found: list[int] = []
-        passed: list[tuple[float, int, int]] = []
+    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
+        """Shield held entries from searches, or stop shielding them; they keep their scores."""
+        for entry in self._holding.set_evictable(entries, evictable):
+            self._push(entry)
+
+    def lowest(self, count: int) -> list[int]:
+        """The `count` evictable entries of the lowest scores, in order; all stay in. There are so many."""
+        found: list[tuple[float, int, int]] = []
         while len(found) < count:
             item = heapq.heappop(self._heap)
-            if self._stamps[item[2]] != item[1]:
+            _score, stamp, entry = item
+            if self._stamps[entry] != stamp:
                 continue
-            passed.append(item)
-            if eligible(item[2]):
-                found.append(item[2])
-        for item in passed:
+            if self._holding.is_evictable(entry):
+                found.append(item)
+            else:
+                self._holding.pass_over(entry)
+        for item in found:
             heapq.heappush(self._heap, item)
-        return found
+        return [entry for _score, _stamp, entry in found]

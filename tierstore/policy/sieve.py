@@ -31,7 +31,7 @@ class Sieve:
 
     def __init__(self, capacity: int, facts: BlockFacts | None = None) -> None:
         self._holding = Holding(capacity)
-        self._queues = Queues(capacity, 2)
+        self._queues = Queues(self._holding, 2)
         self._visited = np.zeros(capacity, np.bool_).data
         self._hand = NOBODY
 
@@ -65,18 +65,17 @@ class Sieve:
 
     def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them."""
-        self._holding.set_evictable(entries, evictable)
+        self._queues.set_evictable(entries, evictable)
 
     def victims(self, count: int) -> Int32Array | None:
         """The `count` evictable entries to go first, in order; None where there are fewer."""
         if count > self.num_evictable:
             return None
         found: list[int] = []
-        entry = self._queues.oldest(_LEAVING)
+        entry = self._queues.first(_LEAVING)
         while entry != NOBODY and len(found) < count:
-            if self._holding.is_evictable(entry):
-                found.append(entry)
-            entry = self._queues.newer(entry)
+            found.append(entry)
+            entry = self._queues.after(entry)
         while len(found) < count:
             found.append(self._choose())
         return np.array(found, np.int32)
@@ -84,14 +83,14 @@ class Sieve:
     def _choose(self) -> int:
         """Move the hand to the next entry that may leave; there is one."""
         entry = self._hand
-        while True:
+        if entry != NOBODY and not self._holding.is_evictable(entry):
+            entry = self._queues.after(entry)
+        while entry == NOBODY or self._visited[entry]:
             if entry == NOBODY:
-                entry = self._queues.oldest(_QUEUE)
-            if self._holding.is_evictable(entry):
-                if not self._visited[entry]:
-                    break
+                entry = self._queues.first(_QUEUE)
+            else:
                 self._visited[entry] = False
-            entry = self._queues.newer(entry)
+                entry = self._queues.after(entry)
         self._hand = entry
         self._step_off(entry)
         self._queues.move(_LEAVING, [entry])

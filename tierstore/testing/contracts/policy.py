@@ -6,8 +6,10 @@ order of `Lru`. Never imported by the store.
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -19,6 +21,10 @@ from tierstore.policy.base import AdmissionPolicy, BlockFacts, EvictionPolicy, O
 from tierstore.types import TierName
 
 if TYPE_CHECKING:
+    from types import FrameType
+
+    from _typeshed import TraceFunction
+
     from tierstore.types import Int32Array
 
 __all__ = [
@@ -105,6 +111,32 @@ class PolicyModel:
             getattr(policy, verb)(pack(named))
 
 
+def _evict(policy: EvictionPolicy) -> None:
+    """Let 80 entries go, eight at a time."""
+    for _ in range(10):
+        victims = policy.victims(8)
+        assert victims is not None
+        policy.remove(victims)
+
+
+def _lines_run(call: Callable[[], object]) -> int:
+    """How many lines of Python a call runs: what it costs, on however busy a machine."""
+    num_lines = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> TraceFunction:
+        nonlocal num_lines
+        num_lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return num_lines
+
+
 class EvictionPolicyContract:
     """Every eviction policy, whatever its order. Subclass it beside a module fixture ``new_policy``."""
 
@@ -167,6 +199,16 @@ class EvictionPolicyContract:
         policy.set_evictable(pack([0]), True)
         assert policy.num_evictable == 1
         assert _victims(policy, 1) == {0}
+
+    def test_meets_long_shielded_entries_once(self, new_policy: NewEvictionPolicy) -> None:
+        costs = []
+        for num_shielded in (0, 4000):
+            policy = new_policy(4096)
+            policy.insert(pack(range(4096)))
+            policy.set_evictable(pack(range(num_shielded)), False)
+            assert policy.victims(1) is not None
+            costs.append(_lines_run(partial(_evict, policy)))
+        assert costs[1] < 2 * costs[0]
 
     def test_takes_a_removed_entry_again(self, new_policy: NewEvictionPolicy) -> None:
         policy = new_policy(4)
