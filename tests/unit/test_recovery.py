@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_opened_is_skipped_and_counts(world: SsdWorld, cap
     tier, user = world.begin()
     user.write(tier, range(4 * PER_FILE))
     world.kill()
-    world.capacity_nbytes = 256 << 10
+    world.capacity_nbytes = 5 * world.file_nbytes
     world.start()
     world.sim.fail_call(2, errno=errno.EMFILE, only="open")
     assert world.tier is not None

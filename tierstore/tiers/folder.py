@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from tierstore.disk.base import Disk
@@ -62,10 +63,9 @@ class ChunkFolder:
         """See `Space.shortage`."""
         return self._space.shortage
 
-    @property
-    def over_capacity(self) -> bool:
-        """Whether there are more bytes than may be: the capacity was made smaller since the last run."""
-        return self._space.nbytes > self._limits.capacity_nbytes
+    def shrinking(self) -> AbstractContextManager[None]:
+        """See `Space.shrinking`."""
+        return self._space.shrinking()
 
     def free_nbytes(self, spec: ArraySpec | None) -> int | None:
         """Bytes of files that can still be written to, the reserve left out.

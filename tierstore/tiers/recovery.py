@@ -1,8 +1,8 @@
 """Finds what an earlier run left in the chunk files, and leaves the folder ready for more.
 
 Called once by the SSD tier when it starts. Files are read (see `finding`) on a few threads. Those without a living
-record are given back; the newest open file of each array is continued, the others are sealed. Names that are none
-of ours are left alone.
+record are given back, then the oldest ones until a clean file fits within the capacity; the newest open file of each
+array is continued, the others are sealed. Names that are none of ours are left alone.
 """
 
 from __future__ import annotations
@@ -87,11 +87,8 @@ def recover(
     files = [file for file in files if not _is_foreign(file, folder)]
     mark_alive(files)
     _take_up(files, folder)
-    for file in tuple(files):
-        of_use = file.alive.any() or not file.readable or (file.chunk.appendable and file.chunk.tombstone_pages)
-        if folder.over_capacity or not of_use:
-            graves.discard(file.chunk.file_id)
-            files.remove(file)
+    with folder.shrinking():
+        files = _shrink(files, folder, graves)
     return Recovery([batch for file in files for batch in batches(file, census)], sequence_base, complete)
 
 
@@ -159,3 +156,14 @@ def _take_up(files: list[FoundFile], folder: ChunkFolder) -> None:
             else:
                 folder.continue_with(chunk)
                 continued.add(chunk.name.array)
+
+
+def _shrink(files: list[FoundFile], folder: ChunkFolder, graves: Graves) -> list[FoundFile]:
+    """Give back what is of no use, then the oldest until there is a reserve; those that stay. Blocks."""
+    useful: list[FoundFile] = []
+    for file in files:
+        if file.alive.any() or not file.readable or (file.chunk.appendable and file.chunk.tombstone_pages):
+            useful.append(file)
+        else:
+            graves.discard(file.chunk.file_id)
+    return [file for file in useful if folder.has_reserve or not graves.release(file.chunk.file_id)]

@@ -1,14 +1,16 @@
 """What the chunk files of one folder take, and what they may still take.
 
-Called by the folder, on the SSD tier's one write worker. Keeps the hard limits: the lengths of all files never
-exceed the capacity, no file is begun below the file system's free-space floor, and one clean file stays in
-reserve for what lets others go. A file counts until its bytes are known to be free.
+Called by the folder, on the SSD tier's one write worker. Keeps the hard limits: no file is begun beyond the
+capacity or below the file system's free-space floor, and one clean file stays in reserve for what lets others go.
+A file counts until its bytes are known to be free.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tierstore.disk.base import Disk
@@ -80,6 +82,7 @@ class Space:
         self.reserve_nbytes = limits.file_nbytes
         self._disk = disk
         self._limits = limits
+        self._ceiling_nbytes = limits.capacity_nbytes
         self._leaving: list[ChunkFile] = []
         self._ignored: list[tuple[ChunkName, int]] = []
         self._disk_free_nbytes = limits.capacity_nbytes + limits.free_floor_nbytes
@@ -110,9 +113,18 @@ class Space:
 
     def files_left(self, file_nbytes: int, *, reserved: bool = False) -> int:
         """How many files of one length may still be begun, by both limits; beside the reserve, or with it."""
-        left = self._limits.capacity_nbytes - self.nbytes
+        left = self._ceiling_nbytes - self.nbytes
         free = self._disk_free_nbytes - self._limits.free_floor_nbytes
         return max(0, min(left, free) - (0 if reserved else self.reserve_nbytes)) // file_nbytes
+
+    @contextmanager
+    def shrinking(self) -> Iterator[None]:
+        """Let a folder without a clean file in reserve take one more than it has: what lets others go comes first."""
+        self._ceiling_nbytes = max(self._ceiling_nbytes, self.nbytes + self.reserve_nbytes)
+        try:
+            yield
+        finally:
+            self._ceiling_nbytes = self._limits.capacity_nbytes
 
     def numbers(self, array: str) -> set[int]:
         """The file numbers of an array that are taken."""

@@ -123,6 +123,7 @@ class Graves:
         self._epochs = epochs
         self._clock = clock
         self._postponed: list[int] = []
+        self._needed: set[int] = set()
         self.sequence_base = 0
 
     def write(self, job: TombstoneJob, array: str) -> UInt8Array:
@@ -154,19 +155,29 @@ class Graves:
     def discard(self, file: int) -> None:
         """Give a chunk file back, and those before it that could not go; blocks.
 
-        A file goes once its blocks that were written again are durable, and so are its tombstones that are still
-        needed. Where there is no room for these it stays, unknown to everybody else, until the next one is given
-        back; where its blocks may not be durable elsewhere it stays for the next start.
+        One that cannot go either stays, unknown to everybody else, until the next one is given back.
         """
-        waiting, self._postponed = [*self._postponed, file], []
-        for file_id in waiting:
-            chunk = self._folder.files.get(file_id)
-            if chunk is not None and not self._folder.make_others_durable(chunk):
-                _logger.warning("%s stays: what was written again of it may not be durable", chunk.name.path)
-            elif chunk is None or self._keep(chunk):
-                self._folder.discard(file_id)
-            else:
-                self._postponed.append(file_id)
+        self._postponed = [file_id for file_id in (*self._postponed, file) if not self.release(file_id)]
+
+    def release(self, file: int) -> bool:
+        """Remove a chunk file if it can go; blocks. Whether it has gone.
+
+        It can once its blocks that were written again are durable, and so are its tombstones that are still needed.
+        Where the blocks may not be durable elsewhere it stays for the next start.
+        """
+        chunk = self._folder.files.get(file)
+        if chunk is None:
+            return True
+        if file in self._needed:
+            return False
+        if not self._folder.make_others_durable(chunk):
+            _logger.warning("%s stays: what was written again of it may not be durable", chunk.name.path)
+            self._needed.add(file)
+            return False
+        if self._keep(chunk):
+            self._folder.discard(file)
+            return True
+        return False
 
     def _keep(self, leaving: ChunkFile) -> bool:
         """Make the tombstones of a file that are still needed durable in another one; whether they now are."""
