@@ -212,13 +212,20 @@ class NamespaceHandle:
             computed_tokens: How many tokens of its head the engine holds itself.
             deadline_seconds: Load only what can be there by then.
             from_tail: The engine can load a tail while it computes the head; else what it loads is the head.
+
+        Raises:
+            IdentityError, ConfigError, ClosedError: Before anything has happened.
         """
-        within = math.inf if deadline_seconds is None else deadline_seconds
-        wanted = LoadRequest(as_hashes(hashes), computed_tokens, within, from_tail)
+        if computed_tokens < 0:
+            raise ConfigError(f"computed_tokens is {computed_tokens}; pass 0, or how many tokens the engine holds")
+        wanted = LoadRequest(as_hashes(hashes), computed_tokens, _seconds(deadline_seconds), from_tail)
         return scheduling.plan_load(self._store.engine, self._generation.number, wanted)
 
     def report_prefill(self, *, prefix_tokens: int, num_tokens: int, seconds: float) -> None:
-        """Say what computing has taken: `num_tokens` behind `prefix_tokens`. `plan_load` learns from it."""
+        """Say what computing has taken: `num_tokens` behind `prefix_tokens`. `plan_load` learns from it.
+
+        What is no measurement, such as the difference of a clock that was set back, is passed over.
+        """
         with self._store.engine.planning() as planner:
             prefill = planner.loading.prefill(self.namespace.fingerprint)
             prefill.report(prefix_tokens=prefix_tokens, num_tokens=num_tokens, seconds=seconds)
@@ -253,11 +260,7 @@ class NamespaceHandle:
         self._generation = generation
 
     def _deadline(self, seconds: float | None) -> float:
-        if seconds is None:
-            return math.inf
-        if math.isnan(seconds):
-            raise ConfigError("deadline_seconds is nan; pass a number of seconds from now, or None for no deadline")
-        return self._store.engine.now() + seconds
+        return self._store.engine.now() + _seconds(seconds)
 
     def _memory(
         self, keys: UInt8Array, buffers: object, block_ids: BlockIds | None, after: object, *, written: bool
@@ -265,6 +268,15 @@ class NamespaceHandle:
         kv = self._store.bind(buffers, self.namespace.layout)
         events = [self._store.device.as_event(given) for given in (after if isinstance(after, Sequence) else [after])]
         return CallerMemory.check(kv, len(keys), block_ids, events, written=written)
+
+
+def _seconds(deadline_seconds: float | None) -> float:
+    """Seconds that something may take; infinity for no deadline, ConfigError where it is no number."""
+    if deadline_seconds is None:
+        return math.inf
+    if math.isnan(deadline_seconds):
+        raise ConfigError("deadline_seconds is nan; pass a number of seconds from now, or None for no deadline")
+    return deadline_seconds
 
 
 def as_hashes(hashes: Sequence[bytes] | UInt8Array) -> UInt8Array:

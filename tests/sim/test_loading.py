@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -248,3 +249,15 @@ def test_the_longer_the_prefix_the_dearer_a_token(machine: Machine) -> None:
     assert totals[4] - totals[3] == pytest.approx(4.0)
     prefill.report(prefix_tokens=0, num_tokens=1000, seconds=3.0)
     assert 1.0 < prefill.seconds_until(np.array([1000]))[0] < 3.0
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 0.0])
+def test_a_report_that_is_no_measurement_spoils_no_advice(machine: Machine, seconds: float) -> None:
+    before = machine.advice(A)
+    fingerprint = machine.world.generations[0].fingerprint
+    with machine.world.engine.planning() as planner:
+        prefill = planner.loading.prefill(fingerprint)
+    prefill.report(prefix_tokens=0, num_tokens=1000, seconds=seconds)
+    prefill.report(prefix_tokens=0, num_tokens=0, seconds=1.0)
+    prefill.report(prefix_tokens=-5000, num_tokens=1, seconds=1.0)
+    assert machine.advice(A) == before

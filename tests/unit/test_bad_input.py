@@ -202,6 +202,16 @@ BAD_CALLS: dict[str, tuple[Callable[[NamespaceHandle], object], type[TierstoreEr
     "a hash of text": (lambda h: h.lookup(["0" * 32]), IdentityError, "hash 0 is a str"),  # type: ignore[list-item]
     "an array of short hashes": (lambda h: h.lookup(np.zeros((4, 31), np.uint8)), IdentityError, "uint8[4, 31]"),
     "a short parent": (lambda h: h.put(BLOCKS, BYTES, parent=b"root"), IdentityError, "4 bytes"),
+    "an advice without end": (
+        lambda h: h.plan_load(BLOCKS, deadline_seconds=float("nan")),
+        ConfigError,
+        "deadline_seconds is nan",
+    ),
+    "an advice for a negative head": (
+        lambda h: h.plan_load(BLOCKS, computed_tokens=-1),
+        ConfigError,
+        "computed_tokens is -1",
+    ),
     "a hash twice": (
         lambda h: h.put([*BLOCKS[:3], BLOCKS[1]], BYTES),
         IdentityError,

@@ -6,6 +6,7 @@ because attention looks back at all of it. Called by the planner's `loading`.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,7 +44,13 @@ class PrefillCost:
         return self._given is not None or bool(self._tokens.any())
 
     def report(self, *, prefix_tokens: int, num_tokens: int, seconds: float) -> None:
-        """An engine has computed `num_tokens` behind `prefix_tokens`; what it reports wins over what was given."""
+        """An engine has computed `num_tokens` behind `prefix_tokens`; what it reports wins over what was given.
+
+        No tokens, or seconds that are not above zero or no number, are no measurement and change nothing: clocks stop,
+        go back and overflow, and one such figure would spoil every advice behind it.
+        """
+        if prefix_tokens < 0 or num_tokens < 1 or not 0.0 < seconds < math.inf:
+            return
         row = min(_NUM_ROWS - 1, ((prefix_tokens + num_tokens // 2) // _ROW_TOKENS).bit_length())
         self._tokens[row] = self._tokens[row] * _FORGET + num_tokens
         self._seconds[row] = self._seconds[row] * _FORGET + seconds
