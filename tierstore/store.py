@@ -185,8 +185,9 @@ class Store:
     def flush(self) -> Transfer:
         """Make everything put so far durable, write-backs included. Does not block.
 
-        The result has one outcome: IO_ERROR where a write or the sync failed, else OK. Write-backs that were not
-        admitted or dropped for want of room do not count; where there is no SSD tier every put ends the wait.
+        The result has one outcome: IO_ERROR where a write or a sync has failed since a flush last ended, else OK.
+        Write-backs that were not admitted or dropped for want of room do not count; where there is no SSD tier every
+        put ends the wait.
         """
         return self.engine.start(lambda planner: planner.flush(), num_blocks=1, block_nbytes=0)
 

@@ -59,6 +59,39 @@ def test_a_flush_tells_of_a_write_that_failed() -> None:
     assert flush.result(0).outcomes == [Outcome.IO_ERROR]
 
 
+def test_a_flush_tells_once_of_a_write_that_failed_before_it() -> None:
+    world = EngineWorld()
+    world.put(BLOCKS)
+    world.store.end()
+    world.write.end(outcomes=Outcome.IO_ERROR)
+    world.flush().cancel()
+    told = world.flush()
+    world.settle()
+    assert told.result(0).outcomes == [Outcome.IO_ERROR], "the flush that was cancelled told nobody"
+    after = world.flush()
+    world.settle()
+    assert after.result(0).outcomes == [Outcome.OK]
+    world.check_idle()
+
+
+def test_a_flush_tells_of_a_sync_that_failed_for_a_durable_put() -> None:
+    world = EngineWorld()
+    world.put(BLOCKS[:3])
+    world.store.end()
+    world.write.end()
+    durable = world.put(chain("b", 2), durable=True)
+    world.store.end()
+    world.write.end()
+    during = world.flush()
+    world.write.end(outcomes=Outcome.IO_ERROR)
+    assert durable.result(0).outcomes == [Outcome.IO_ERROR] * 2
+    world.settle()
+    assert during.result(0).outcomes == [Outcome.IO_ERROR], "the failed sync was to make other writes durable too"
+    after = world.flush()
+    world.settle()
+    assert after.result(0).ok
+
+
 def test_a_write_for_which_there_is_no_room_does_not_keep_a_flush_waiting() -> None:
     world = EngineWorld()
     world.put(BLOCKS)

@@ -1,4 +1,9 @@
-"""How a flush goes: wait for every store and write that was in flight, then for one sync. Pure."""
+"""How a flush goes: wait for every store and write that was in flight, then for one sync. Pure.
+
+What failed before it was opened counts too: nobody waited for that write-back, and a sync that failed for another
+request was to make every write before it durable. A failure is told once, to all flushes that are open then or else
+to the next one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tierstore.control.requests import Life
 from tierstore.layout import KVLayout
-from tierstore.types import CopyJob, Generation, JobId, Outcome, TierName
+from tierstore.types import CopyJob, Generation, JobId, Outcome, RequestId, SyncJob, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
@@ -28,10 +33,13 @@ class Flushes:
     def __init__(self, mind: Mind) -> None:
         self._mind = mind
         self._waiting: list[tuple[Request, set[JobId]]] = []
+        self._told_before: dict[RequestId, int] = {}
+        self._num_failed = self._num_told = 0
 
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
         """Begin: note what is in flight."""
         request.opened = request.stop
+        self._told_before[request.request_id] = self._num_told
         if self._mind.health.writes_stalled:
             self._end(request, Outcome.IO_ERROR, plan)
             return
@@ -39,19 +47,22 @@ class Flushes:
         self._waiting.append((request, jobs))
         self._sync_if_quiet(plan)
 
+    def heed(self, record: JobRecord) -> None:
+        """A job has ended, and nothing has followed from it yet."""
+        assert record.outcomes is not None
+        if isinstance(record.job, SyncJob) or self._matters(record.job):
+            self._num_failed += bool((record.outcomes == Outcome.IO_ERROR).any())
+
     def ended(self, record: JobRecord, plan: Plan) -> None:
         """A job has ended; the write-backs that it led to, now in the plan, are waited for instead."""
         if not self._waiting:
             return
         job_id = record.job.job_id
-        failed = record.outcomes is not None and bool((record.outcomes == Outcome.IO_ERROR).any())
         led_to = {job.job_id for job in plan.jobs if self._matters(job)}
-        for request, jobs in self._waiting:
+        for _request, jobs in self._waiting:
             if job_id in jobs:
                 jobs.remove(job_id)
                 jobs |= led_to
-                if failed:
-                    request.outcomes[:] = Outcome.IO_ERROR
         self._sync_if_quiet(plan)
 
     def _matters(self, job: object) -> bool:
@@ -72,12 +83,14 @@ class Flushes:
         self._end(request, Outcome(int(record.outcomes[0])), plan)
 
     def _end(self, request: Request, outcome: Outcome, plan: Plan) -> None:
-        """Say how it ended, unless a copy that it waited for has failed."""
-        if request.outcomes[0] != Outcome.IO_ERROR:
-            request.outcomes[:] = outcome
+        """Say how it ended, unless something has failed that nobody was told of."""
+        untold = self._num_failed > self._told_before.pop(request.request_id)
+        self._num_told = self._num_failed
+        request.outcomes[:] = Outcome.IO_ERROR if untold else outcome
         self._mind.resolve(request, plan)
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
-        """Stop waiting."""
+        """Stop waiting, and leave what has failed to the next one."""
+        self._told_before.pop(request.request_id, None)  # none where it was not opened yet
         request.outcomes[:] = outcome
         self._mind.resolve(request, plan)

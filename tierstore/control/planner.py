@@ -234,6 +234,7 @@ class Planner:
         fills = job.dst if isinstance(job, CopyJob) and job.dst not in (TierName.DEVICE, job.src) else None
         record = mind.jobs.close(result.job_id, fills, job.entries if isinstance(job, CopyJob) else None)
         record.outcomes = result.outcomes
+        self._flushes.heed(record)
         self._outage.ended(job, result, now)
         self.loading.rates.ended(job, result, now)
         self._results.take_in(record, result, plan, now)
