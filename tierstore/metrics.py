@@ -119,7 +119,6 @@ class Metric(Enum):
     SSD_ON = Kind.GAUGE, "1 where the SSD is read, or written; 0 where trouble has turned that off.", {"way": _WAY}
     SSD_OUTAGES = Kind.COUNTER, "How often trouble has turned reading or writing off.", {"way": _WAY}
     SSD_PROBES = Kind.COUNTER, "Probes of an SSD that is off, by what they found.", {"found": ("ok", "failed")}
-    SSD_DIRECT_IO = Kind.GAUGE, "1 where chunk files bypass the page cache, 0 where they do not."
 
     def __init__(self, kind: Kind, meaning: str, labels: Labels = _NO_LABELS) -> None:
         self.kind = kind
