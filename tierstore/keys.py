@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from operator import index as as_index
 
 from tierstore.encoding import encode_canonical
 from tierstore.errors import IdentityError
@@ -35,7 +36,7 @@ class Namespace:
         tenant: Whose blocks they are.
 
     Raises:
-        IdentityError: An empty model, or parallel sizes that make no sense.
+        IdentityError: An empty model, parallel sizes that make no sense, or a field of another type.
     """
 
     model: str
@@ -51,6 +52,14 @@ class Namespace:
     def __post_init__(self) -> None:
         if not self.model:
             raise IdentityError("model is empty; name the model that made the KV")
+        for name in ("model", "revision", "engine_config", "quantization", "tenant"):
+            if getattr(self, name) is not None:
+                _check_text(name, getattr(self, name))
+        if not isinstance(self.layout, KVLayout):
+            raise IdentityError(f"layout is of type {type(self.layout).__name__}; pass a KVLayout")
+        if {type(number) for number in (*self.shard, self.tp_size or 1, self.pp_size or 1)} != {int}:
+            sizes = f"tp_size is {self.tp_size!r}, pp_size {self.pp_size!r} and shard {self.shard!r}"
+            raise IdentityError(f"{sizes}; their numbers must be of type int")
         index, count = self.shard
         if not 0 <= index < count:
             raise IdentityError(f"shard is {self.shard}; it must be (index, count) with 0 <= index < count")
@@ -69,6 +78,14 @@ class Namespace:
         values["layout"] = self.layout.as_fields()
         values["shard"] = list(self.shard)
         return values
+
+
+def _check_text(name: str, text: str) -> None:
+    """Refuse what has no form in bytes: it would fail later, with words of another room."""
+    try:
+        str.encode(text)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise IdentityError(f"{name} is {text!r}; pass text that UTF-8 can hold") from error
 
 
 def chain_hashes(
@@ -91,7 +108,7 @@ def chain_hashes(
         ``len(token_ids) // block_tokens`` hashes of 32 bytes, in prefix order.
 
     Raises:
-        IdentityError: block_tokens below 1, or a token id outside 0…2**32-1.
+        IdentityError: block_tokens below 1, or a token id that is no whole number in 0…2**32-1.
     """
     if block_tokens < 1:
         raise IdentityError(f"block_tokens is {block_tokens}; it must be at least 1")
@@ -102,9 +119,11 @@ def chain_hashes(
     for index in range(num_blocks):
         tokens = token_ids[index * block_tokens : (index + 1) * block_tokens]
         try:
-            body = b"".join(int(token).to_bytes(4, "little") for token in tokens)
+            body = b"".join(as_index(token).to_bytes(4, "little") for token in tokens)
         except OverflowError as error:
             raise IdentityError(f"block {index} holds a token id outside 0…4294967295: {list(tokens)}") from error
+        except TypeError as error:
+            raise IdentityError(f"block {index} holds a token id that is no whole number: {list(tokens)}") from error
         own = extras.get(index, b"")
         previous = hashlib.sha256(previous + body + len(own).to_bytes(8, "little") + own).digest()
         hashes.append(previous)

@@ -49,6 +49,14 @@ class MemoryOrder(StrEnum):
     HND = "HND"
 
 
+def _check_count(name: str, value: int) -> None:
+    """Refuse what is no count; equal numbers of other types would not have equal fingerprints."""
+    if type(value) is not int:
+        raise LayoutError(f"{name} is {value!r}; it must be of type int")
+    if value < 1:
+        raise LayoutError(f"{name} is {value}; it must be at least 1")
+
+
 @dataclass(frozen=True, slots=True)
 class PageSpec:
     """One tensor's share of a block.
@@ -68,9 +76,10 @@ class PageSpec:
     planes: int
 
     def __post_init__(self) -> None:
+        if (type(self.name), type(self.kind)) != (str, PageKind):
+            raise LayoutError(f"page {self.name!r} is of kind {self.kind!r}; pass a str and a PageKind")
         for field, value in (("kv_heads", self.kv_heads), ("head_size", self.head_size), ("planes", self.planes)):
-            if value < 1:
-                raise LayoutError(f"page {self.name!r}: {field} is {value}; it must be at least 1")
+            _check_count(f"page {self.name!r}: {field}", value)
 
     def nbytes(self, *, block_tokens: int, item_nbytes: int) -> int:
         """Bytes of this page in one block."""
@@ -100,8 +109,9 @@ class KVLayout:
     def __post_init__(self) -> None:
         if not self.pages:
             raise LayoutError("a layout needs at least one page; it has none")
-        if self.block_tokens < 1:
-            raise LayoutError(f"block_tokens is {self.block_tokens}; it must be at least 1")
+        _check_count("block_tokens", self.block_tokens)
+        if not isinstance(self.order, MemoryOrder):
+            raise LayoutError(f"order is {self.order!r}; pass MemoryOrder.NHD or MemoryOrder.HND")
         if self.dtype not in DTYPE_NBYTES:
             raise LayoutError(f"dtype {self.dtype!r} is unknown; use one of {', '.join(DTYPE_NBYTES)}")
         if self.block_nbytes >= 1 << 32:

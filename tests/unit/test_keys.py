@@ -56,6 +56,13 @@ def test_model_names_of_any_spelling_are_identities() -> None:
         ({"shard": (-1, 2)}, r"shard is \(-1, 2\)"),
         ({"tp_size": 0}, "tp_size is 0"),
         ({"pp_size": -1}, "pp_size is -1"),
+        ({"model": b"org/model"}, "model is b'org/model'; pass text"),
+        ({"model": "half a pair \ud800"}, "model is .*; pass text that UTF-8 can hold"),
+        ({"tenant": 5}, "tenant is 5; pass text"),
+        ({"layout": "NHD"}, "layout is of type str; pass a KVLayout"),
+        ({"tp_size": True}, "tp_size is True.*of type int"),
+        ({"pp_size": 2.0}, "pp_size 2.0.*of type int"),
+        ({"shard": (0, 2.0)}, r"shard \(0, 2.0\).*of type int"),
     ],
 )
 def test_a_namespace_that_makes_no_sense_is_refused(change: dict[str, object], message: str) -> None:
@@ -98,6 +105,11 @@ def test_many_media_of_equal_tokens_never_share_a_hash() -> None:
 def test_a_token_id_out_of_range_is_refused_with_its_block(token: int) -> None:
     with pytest.raises(IdentityError, match="block 1 holds a token id outside"):
         chain_hashes([0, 0, 0, token], 2)
+
+
+def test_a_token_id_that_is_no_whole_number_does_not_pass_for_one() -> None:
+    with pytest.raises(IdentityError, match="block 1 holds a token id that is no whole number"):
+        chain_hashes([0, 0, 0, 1.5], 2)  # type: ignore[list-item]
 
 
 def test_blocks_of_no_tokens_are_refused() -> None:

@@ -59,6 +59,8 @@ def test_the_fingerprint_of_a_layout_never_changes() -> None:
     [
         ({"pages": ()}, "at least one page"),
         ({"block_tokens": 0}, "block_tokens is 0"),
+        ({"block_tokens": 16.0}, "block_tokens is 16.0; it must be of type int"),
+        ({"order": "HND"}, "order is 'HND'; pass MemoryOrder.NHD or MemoryOrder.HND"),
         ({"dtype": "bf16"}, "dtype 'bf16' is unknown; use one of float32"),
         ({"block_tokens": 1 << 22}, "is too large; use fewer block_tokens"),
     ],
@@ -72,6 +74,11 @@ def test_an_impossible_layout_is_refused(change: dict[str, object], message: str
 def test_a_page_without_heads_elements_or_planes_is_refused(field: str) -> None:
     with pytest.raises(LayoutError, match=f"page 'layers.0': {field} is 0"):
         replace(LAYOUT.pages[0], **{field: 0})  # type: ignore[arg-type]
+
+
+def test_a_page_of_no_known_kind_is_refused() -> None:
+    with pytest.raises(LayoutError, match=r"page 'layers\.0' is of kind 'full'; pass a str and a PageKind"):
+        replace(LAYOUT.pages[0], kind="full")  # type: ignore[arg-type]
 
 
 def test_every_dtype_has_the_element_size_that_torch_gives_it() -> None:
