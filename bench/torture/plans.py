@@ -36,7 +36,7 @@ class Kind:
     Attributes:
         about: What is tortured, for a person.
         real: A process that is killed over a real folder, rather than a power loss over a simulated disk.
-        capacity_files: Chunk files that the folder may hold.
+        capacity_files: Chunk files that the folder may hold; in some lives a quarter less.
         damaged: Whether the folder is damaged between lives, and during some.
         codecs: Of which each life takes one.
     """
@@ -54,7 +54,7 @@ class Kind:
 
 
 _TIGHT, _MIDDLING, _ROOMY = 11, 16, 512
-"""Chunk files."""
+"""Chunk files; no fewer, for what a store takes at least must be there in a smaller life too."""
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
@@ -130,7 +130,7 @@ def plan_life(kind: Kind, seed: str, index: int) -> Plan:
         settings={
             "host_size": "384 KiB",
             "host_slab_size": "64 KiB",
-            "ssd_size": kind.capacity_files * FILE_NBYTES,
+            "ssd_size": kind.capacity_files * FILE_NBYTES * rng.choice((4, 4, 3)) // 4,
             "ssd_file_size": FILE_NBYTES,
             "ssd_free_floor": "4 KiB",
             "ssd_stall_seconds": 0,  # a machine that is stopped for a while is no disk that hangs
