@@ -136,6 +136,31 @@ def test_behind_a_write_that_does_not_end_nobody_waits() -> None:
     world.check_idle()
 
 
+def test_a_sync_that_failed_for_another_fails_a_durable_put_that_had_begun_to_write() -> None:
+    world = EngineWorld()
+    world.put(BLOCKS[:3])
+    durable = world.put(BLOCKS, durable=True)
+    world.store.end()
+    world.write.end()
+    other = world.put(chain("b", 1), durable=True)
+    world.store.end(world.store.jobs[-1])
+    world.write.end()
+    world.write.end(outcomes=IO_ERROR)
+    world.settle()
+    assert ended(other, durable) == [[IO_ERROR], [IO_ERROR] * 3 + [REJECTED] * 3]
+
+
+def test_a_sync_that_failed_for_another_fails_a_delete_that_had_begun_to_write() -> None:
+    world = EngineWorld()
+    world.keep_on_ssd(BLOCKS)
+    flush, delete = world.flush(), world.start_delete(BLOCKS[:2])
+    sync, tombstones = world.write.jobs
+    world.write.end(tombstones)
+    world.write.end(sync, outcomes=IO_ERROR)
+    world.settle()
+    assert ended(flush, delete) == [[IO_ERROR], [IO_ERROR] * 2]
+
+
 def test_deletes_are_still_written_down_while_writes_are_off_but_move() -> None:
     world = EngineWorld()
     world.keep_on_ssd(BLOCKS)

@@ -58,8 +58,8 @@ class Deletes:
         """Tombstones are written, or synced; where they are not, a start may find the blocks again."""
         assert record.outcomes is not None
         if isinstance(record.job, SyncJob):
-            if record.outcomes[0] != Outcome.OK:
-                request.outcomes[:] = record.outcomes[0]
+            if (ended := request.synced(record)) is not Outcome.OK:
+                request.outcomes[:] = ended
             self._mind.resolve(request, plan)
             return
         failed = record.outcomes != Outcome.OK

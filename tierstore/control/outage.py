@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tierstore.control.jobs import JobRecord
 from tierstore.health import Service
 from tierstore.metrics import Metric
-from tierstore.types import CopyJob, DiscardJob, Outcome, ProbeJob, TierName
+from tierstore.types import CopyJob, DiscardJob, Outcome, ProbeJob, SyncJob, TierName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,9 @@ class Outage:
             health.ended(job, result, now)
             if isinstance(job, DiscardJob):
                 health.hasten(now)
+        if isinstance(job, SyncJob) and result.outcomes[0] == Outcome.IO_ERROR:
+            for request in self._requests.all():
+                request.doubted = True
 
     def expire(self, plan: Plan, now: float) -> None:
         """Find what has stalled, probe what is off."""

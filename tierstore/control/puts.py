@@ -165,10 +165,9 @@ class Puts:
         """A store or read that was joined, a write, or the sync of a durable put has ended."""
         mind, job = self._mind, record.job
         if isinstance(job, SyncJob):
-            assert record.outcomes is not None
             durable = request.outcomes == Outcome.OK
-            if record.outcomes[0] != Outcome.OK:
-                request.outcomes[durable] = record.outcomes[0]
+            if (ended := request.synced(record)) is not Outcome.OK:
+                request.outcomes[durable] = ended
             else:  # of a put larger than the SSD the first blocks are reclaimed for the last ones
                 _host, ssd = mind.states(mind.directory.find(request.life.number, request.keys))
                 request.outcomes[durable & (ssd != State.READY)] = Outcome.REJECTED

@@ -75,6 +75,7 @@ class Request:
         awaiting: Blocks for which it waits on jobs.
         moving: Its own jobs that touch the caller's memory.
         syncing: A durable put whose writes have ended and whose sync has not.
+        doubted: A sync has failed since it was opened: what was written for it may not last.
         done: Resolved; what arrives later is of no interest.
         in_pieces: Its blocks came to the host pool, or were used, in more than one batch.
         depth: Blocks before its first one in their chain, as far as they are known; -1 where nobody has looked.
@@ -97,6 +98,7 @@ class Request:
     awaiting: int = 0
     moving: int = 0
     syncing: bool = False
+    doubted: bool = False
     done: bool = False
     in_pieces: bool = False
     depth: int = -1
@@ -113,6 +115,11 @@ class Request:
 
     def __len__(self) -> int:
         return len(self.hashes)
+
+    def synced(self, record: JobRecord) -> Outcome:
+        """How its sync ended; IO_ERROR too where another one had failed, for that is never tried again."""
+        assert record.outcomes is not None
+        return Outcome.IO_ERROR if self.doubted else Outcome(int(record.outcomes[0]))
 
     def leading(self) -> int:
         """Blocks from the first that are OK without a hole."""
