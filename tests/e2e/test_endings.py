@@ -27,6 +27,12 @@ store.close()
 """
 
 
+@pytest.fixture(autouse=True)
+def shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores here and in the programs have pools that others may map: the ones that could outlive their owner."""
+    monkeypatch.setenv("TIERSTORE_HOST_SHARED", "true")
+
+
 def shared_memory() -> list[str]:
     return sorted(name for name in os.listdir("/dev/shm") if "tierstore" in name)
 

@@ -32,6 +32,12 @@ VERBS: dict[str, Callable[[Store], object]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores here and in the programs have pools that others may map: the ones that could outlive their owner."""
+    monkeypatch.setenv("TIERSTORE_HOST_SHARED", "true")
+
+
 def in_child(task: Callable[[], None]) -> int:
     """Run a task in a fork, and return its exit code: 0 where it came to its end."""
     child = os.fork()

@@ -47,6 +47,12 @@ for line in sys.stdin:
 """
 
 
+@pytest.fixture(autouse=True)
+def shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores here and in the programs have pools that others may map: the ones that could outlive their owner."""
+    monkeypatch.setenv("TIERSTORE_HOST_SHARED", "true")
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with small_store(ssd_dir=tmp_path) as store:

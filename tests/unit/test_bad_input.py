@@ -39,6 +39,12 @@ BLOCKS = [block_hash(number) for number in range(4)]
 BYTES = rows(range(4), BLOCK_NBYTES)
 
 
+@pytest.fixture(autouse=True)
+def shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pools that others may map: they can be told apart from other memory."""
+    monkeypatch.setenv("TIERSTORE_HOST_SHARED", "true")
+
+
 def everything_held() -> tuple[list[str], int, int]:
     """Threads, pools and open files of this process."""
     gc.collect()
