@@ -91,6 +91,23 @@ def test_write_amplification_is_one_figure() -> None:
     assert amplification(world) == (2 * FILE_BLOCKS + 1 + 2) / (2 * FILE_BLOCKS + 1)
 
 
+def test_jobs_in_flight_are_told_link_by_link() -> None:
+    world = EngineWorld()
+    world.put(chain("a", 2))
+    world.put(chain("b", 2))
+    assert (in_flight(world, "store"), in_flight(world, "ssd-write")) == (2, 0)
+    world.store.end()
+    assert (in_flight(world, "store"), in_flight(world, "ssd-write")) == (1, 1)
+    world.settle()
+    assert (in_flight(world, "store"), in_flight(world, "ssd-write")) == (0, 0)
+
+
+def in_flight(world: EngineWorld, link: str) -> float:
+    with world.engine.planning() as planner:
+        planner.gauge()
+    return world.metrics.value(Metric.LINK_INFLIGHT_JOBS, link)
+
+
 def amplification(world: EngineWorld) -> float:
     with world.engine.planning() as planner:
         planner.gauge()

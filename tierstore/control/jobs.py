@@ -86,6 +86,11 @@ class JobTable:
         """Every job in flight, oldest first."""
         return list(self._records.values())
 
+    def num_copies(self, src: TierName, dst: TierName) -> int:
+        """How many jobs copy blocks from one tier to another."""
+        copies = (record.job for record in self._records.values() if isinstance(record.job, CopyJob))
+        return sum((job.src, job.dst) == (src, dst) for job in copies)
+
     def join(self, tier: TierName, entries: Int32Array, request: Request, positions: Int64Array) -> list[JobId]:
         """Make a request wait for whatever fills these entries in `tier`; returns the jobs joined."""
         filling = self._filling[tier]

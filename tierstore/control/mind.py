@@ -290,6 +290,8 @@ class Mind:
         metrics.set(Metric.HOST_PINNED_BLOCKS, int(np.count_nonzero(directory.host.pins[: directory.high_water])))
         metrics.set(Metric.HOST_USED_BYTES, self.host.used_nbytes)
         metrics.set(Metric.HOST_FREE_BYTES, self.host.pool_nbytes - self.host.used_nbytes)
+        for way, link in _LINK_NAMES.items():
+            metrics.set(Metric.LINK_INFLIGHT_JOBS, self.jobs.num_copies(*way), link)
         if self.ssd is not None:
             metrics.set(Metric.SSD_FREE_BYTES, self.ssd.free_nbytes)
             first, again = (metrics.value(Metric.SSD_ENCODED_BYTES, written) for written in ("first", "again"))
