@@ -92,7 +92,7 @@ class Store:
 
         Raises:
             ConfigError: A block is too large for the pool's slabs.
-        IdentityError: It is no `Namespace`.
+            IdentityError: It is no `Namespace`.
             DiskError: The manifest cannot be written.
             ClosedError: The store is closed.
         """
@@ -108,8 +108,11 @@ class Store:
                 manifest = self._house.manifest
                 epoch = 0 if manifest is None else manifest.epochs.get(namespace.fingerprint, 0)
                 generation = self._open_generation(namespace, epoch)  # refuses what fits no slab
-                if manifest is not None:
-                    manifest.register(namespace)
+                with ExitStack() as undo:
+                    undo.callback(self.engine.end_life, generation.number)
+                    if manifest is not None:
+                        manifest.register(namespace)
+                    undo.pop_all()
                 for batch in self._house.recovered.pop(namespace.fingerprint, []):
                     recency = self._house.recency
                     usage = None if recency is None else recency.of(batch.fingerprint, batch.hashes)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.payload import SENTINEL, TIMEOUT_SECONDS, block_hash, get, namespace, num_pins, rows, small_store
 from tests.volume import told
+from tierstore.errors import DiskError
 from tierstore.health import Service
 from tierstore.store import NamespaceHandle, Store
 from tierstore.testing.sim_disk import SimDisk
@@ -207,3 +208,17 @@ def test_chunk_files_removed_under_load_are_misses_and_later_puts_work(tmp_path:
         handle = store.namespace(namespace())
         assert OK in put(handle, range(5000, 5007))
         get(handle, [block_hash(270)], rows([270], BLOCK_NBYTES))
+
+
+def test_a_namespace_that_cannot_be_written_down_leaves_nothing_however_often_it_is_tried(disk: SimDisk) -> None:
+    with small_store(disk) as store:
+        lives = store.engine._planner._lives
+        disk.fail_from(1, errno=errno.EIO)
+        for _ in range(20):
+            with pytest.raises(DiskError):
+                store.namespace(namespace())
+        assert not lives
+        disk.heal()
+        handle = store.namespace(namespace())
+        assert handle.put([block_hash(0)], rows([0], 8192)).result(TIMEOUT_SECONDS).ok
+        assert len(lives) == 1
