@@ -123,6 +123,7 @@ class Knowledge:
     faults: list[tuple[Fault, str]] = field(default_factory=list)
     _files: dict[str, dict[Block, int]] = field(default_factory=dict)
     _last: dict[str, int] = field(default_factory=dict)
+    _age: dict[str, int] = field(default_factory=dict)  # as a store counts it: what was last found, or first written
     _unseen_nbytes: int = 0
     _orderly: bool = True
 
@@ -184,7 +185,7 @@ class Knowledge:
     def found(self, files: Mapping[str, Sequence[Record]], *, capacity_nbytes: int) -> None:
         """What lies in the folder's files before a life, and what that life lets them take."""
         self.capacity_nbytes = capacity_nbytes
-        self._files, self._last, self._unseen_nbytes = {}, {}, 0
+        self._files, self._last, self._age, self._unseen_nbytes = {}, {}, {}, 0
         for fate in self.fates.values():
             fate.newest, fate.gone = -1, False
         for path, records in files.items():
@@ -194,6 +195,7 @@ class Knowledge:
         """Blocks were appended to a file: space, number and sequence of each; and the last sequence of any record."""
         held = self._files.setdefault(path, {})
         self._last[path] = max(last, self._last.get(path, -1))
+        self._age.setdefault(path, last)
         for space, number, sequence in records:
             block = Block(space, number)
             held[block] = max(sequence, held.get(block, -1))
@@ -203,6 +205,7 @@ class Knowledge:
     def moved(self, src: str, dst: str) -> None:
         """A file has another name."""
         self._files[dst], self._last[dst] = self._files.pop(src, {}), self._last.pop(src, -1)
+        self._age[dst] = self._age.pop(src, -1)
 
     def left(self, path: str, used_nbytes: int) -> None:
         """A file is about to be removed by the store; all chunk files together take `used_nbytes`."""
@@ -210,9 +213,9 @@ class Knowledge:
         leaving = self._musts(held)
         if leaving and used_nbytes + self._unseen_nbytes <= self.capacity_nbytes - 3 * self.file_nbytes:
             self.fault(Fault.LOST, f"{path} went with {len(leaving)} durable blocks, at {used_nbytes} bytes in use")
-        oldest = min(held.values(), default=0)
+        age = self._age.pop(path, -1)
         for other, blocks in self._files.items():
-            if leaving and self._orderly and self._musts(blocks) and self._last[other] + _DISORDER_SEQUENCES < oldest:
+            if leaving and self._orderly and self._musts(blocks) and self._last[other] + _DISORDER_SEQUENCES < age:
                 self.fault(Fault.LOST, f"{path} went with {len(leaving)} durable blocks before {other}, which is older")
         self.counts["files_reclaimed"] += bool(leaving)
         self.counts["durable_reclaimed"] += len(leaving)

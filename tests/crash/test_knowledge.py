@@ -65,6 +65,15 @@ def test_a_file_that_goes_before_an_older_one_is_a_loss(known: Knowledge) -> Non
     assert [kind for kind, _ in known.faults] == [Fault.LOST]
 
 
+def test_a_file_is_as_old_as_what_was_first_written_in_it(known: Knowledge) -> None:
+    known.put(0, [8])
+    known.wrote(NEW, [(0, 8, 1 << 30)], 1 << 30)
+    known.kept(0, [8], [0])
+    known.wrote(OLD, [(0, 7, 1 << 40)], 1 << 40)
+    known.left(OLD, CAPACITY)
+    assert not known.faults
+
+
 def test_a_block_written_again_does_not_leave_with_its_old_file(known: Knowledge) -> None:
     known.wrote(NEW, [(0, 7, 2)], 2)
     known.left(OLD, CAPACITY)
