@@ -91,6 +91,16 @@ class TestLimits:
         result = user.write(tier, [1])
         assert (result.outcomes.tolist(), result.dst_free_nbytes) == ([REJECTED], None)
 
+    def test_that_a_block_is_larger_than_a_file_is_said_once(
+        self, world: SsdWorld, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        tier, user = world.begin(block_nbytes=64 << 10)
+        for name in range(5):
+            user.write(tier, [name])
+        assert [record.message for record in caplog.records] == [
+            "a block of 65536 bytes fits no chunk file; raise ssd.file_size"
+        ]
+
     def test_a_smaller_capacity_drops_the_oldest_files(self, world: SsdWorld) -> None:
         tier, user = world.begin()
         for name in range(15 * PER_FILE):

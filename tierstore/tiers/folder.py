@@ -47,6 +47,7 @@ class ChunkFolder:
         self._scratch = Scratch()
         self._next_id = 0
         self._lost_records = False
+        self._unfit: set[str] = set()
 
     @property
     def has_reserve(self) -> bool:
@@ -103,7 +104,9 @@ class ChunkFolder:
             return Outcome.OK if self.adopt_array(spec.name) else Outcome.IO_ERROR
         geometry = spec.geometry(self._limits.file_nbytes)
         if not geometry.slots:
-            _logger.warning("a block of %d bytes fits no chunk file; raise [ssd] file_size", spec.layout.block_nbytes)
+            level = logging.DEBUG if spec.name in self._unfit else logging.WARNING
+            _logger.log(level, "a block of %d bytes fits no chunk file; raise ssd.file_size", spec.layout.block_nbytes)
+            self._unfit.add(spec.name)
             return Outcome.REJECTED
         highest = max(self._space.numbers(spec.name), default=0)
         try:
