@@ -122,15 +122,16 @@ class RecordReader:
             return frame.buffers(pool, slots[start:stop].tolist(), shape, first=start)
 
         filled = read_records(wanted.extents, pages, files, buffers, turns=self._turns)
+        # first of all, since it lets go of the interpreter: the next read begins meanwhile
+        found = np.array([crc32c(pool.payload(slot, shape.nbytes)) for slot in slots.tolist()], np.uint32)
         checksums = wanted.extents.checksum
         intact = (
             filled
+            & (found == checksums)
             & (wanted.extents.nbytes == shape.nbytes)
             & verify_headers(frame.headers[: len(slots)], wanted, files)
             & (frame.collect_checksums(pool, slots, shape) == checksums)
         )
-        for row in np.flatnonzero(intact).tolist():
-            intact[row] = crc32c(pool.payload(int(slots[row]), shape.nbytes)) == checksums[row]
         return outcomes_of(filled, intact)
 
     def _decode(self, wanted: Wanted, slots: list[int], files: Mapping[int, ChunkFile], item_nbytes: int) -> UInt8Array:
