@@ -112,7 +112,7 @@ class BenchmarkPlan:
 
     @property
     def ssd_file_nbytes(self) -> int:
-        """Length of a chunk file: that of a tier twice as large, so that few are begun; more where few blocks would fit."""
+        """Length of a chunk file: that of a tier twice as large, so that few are begun, or longer for large blocks."""
         pitch_nbytes = RecordShape(self.block_nbytes).pitch_nbytes
         return max(default_file_nbytes(2 * self.ssd_nbytes), _FILE_SLOTS_MIN * (pitch_nbytes + PAGE_NBYTES))
 
