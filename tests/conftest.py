@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
 
 for _name in [name for name in os.environ if name.startswith("TIERSTORE_")]:
     del os.environ[_name]
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in a shell's background ignores it, and so would ours
 
 settings.register_profile("tierstore", deadline=None, print_blob=True)
 settings.load_profile("tierstore")
