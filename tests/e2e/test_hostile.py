@@ -141,7 +141,7 @@ def test_transfers_dropped_without_a_look_leave_nothing(store: Store) -> None:
     store.close()
     gc.collect()
     assert num_pins(store) == 0
-    assert not [thing for thing in gc.get_objects() if isinstance(thing, Transfer) and not thing.done()]
+    assert not [thing for thing in gc.get_objects() if type(thing) is Transfer and not thing.done()]
 
 
 def test_requests_of_a_thread_that_is_gone_end_by_themselves(store: Store) -> None:
