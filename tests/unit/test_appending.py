@@ -22,11 +22,15 @@ def test_nothing_staged_behind_a_failed_write_counts_as_written(nth: int) -> Non
     batch = Batch([bench.user.write_job(range(NUM_BLOCKS))], bench.codec)
     ends = []
     bench.disk.fail_call(nth, errno=errno.EIO, only="write")
-    with pytest.raises(DiskError):
+
+    def write() -> None:
         for run in bench.writer.runs(batch):
             ends.append(run.rows.stop)
             bench.writer.append(run, chunk)
         bench.writer.drain()
+
+    with pytest.raises(DiskError):
+        write()
     bench.writer.close()
     kept = 0 if nth == 1 else ends[nth - 2]
     assert batch.open.tolist() == [False] * kept + [True] * (NUM_BLOCKS - kept)
