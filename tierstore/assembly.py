@@ -63,6 +63,7 @@ class House:
         device: Whose pages are copied.
         pool: The host pool.
         engine: The engine.
+        links: What moves blocks for it.
         metrics: Counted under the engine's lock.
         manifest: The SSD folder's; None without one.
         recovered: Blocks of an earlier run by namespace fingerprint, until the namespace is opened.
@@ -74,6 +75,7 @@ class House:
     device: Device
     pool: HostPool
     engine: Engine
+    links: Links
     metrics: Metrics
     manifest: Manifest | ManifestView | None
     recovered: dict[bytes, list[Recovered]]
@@ -141,7 +143,7 @@ def build(
             folder.callback(recency.close)
         stack.callback(_leave_where_stuck, engine, folder)
         stack.callback(engine.close)
-        return House(device, pool, engine, metrics, manifest, recovered, recency, tier, stack.pop_all())
+        return House(device, pool, engine, links, metrics, manifest, recovered, recency, tier, stack.pop_all())
 
 
 def _leave_where_stuck(engine: Engine, folder: ExitStack) -> None:

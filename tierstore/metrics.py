@@ -25,6 +25,8 @@ SECONDS_BOUNDS = tuple(base * 10.0**exponent for exponent in range(-5, 1) for ba
 """Upper bounds of the histograms' buckets, 10 microseconds to 5 seconds; one more takes the rest."""
 
 _LINK = ("load", "store", "ssd-read", "ssd-write", "ssd-rewrite")
+_QUEUE = ("load", "store", "ssd-read", "ssd-write")
+_VERB = ("get", "put", "prefetch")
 _WAY = ("read", "write")
 _NO_LABELS: Labels = MappingProxyType({})
 _NOT_STORED = (
@@ -63,9 +65,17 @@ class Metric(Enum):
     REQUEST_BLOCKS = (
         Kind.COUNTER,
         "Blocks of requests that ended, by outcome.",
-        {"verb": ("get", "put", "prefetch"), "outcome": tuple(Outcome)},
+        {"verb": _VERB, "outcome": tuple(Outcome)},
     )
-    REQUEST_BYTES = Kind.COUNTER, "Bytes of blocks that ended OK.", {"verb": ("get", "put", "prefetch")}
+    REQUEST_BYTES = Kind.COUNTER, "Bytes of blocks that ended OK.", {"verb": _VERB}
+    REQUEST_SECONDS = Kind.HISTOGRAM, "Time from a request's first plan to its end.", {"verb": _VERB}
+    OPEN_REQUESTS = Kind.GAUGE, "Requests that have not ended.", {"verb": _VERB}
+    GET_TOKENS = Kind.COUNTER, "Tokens of the blocks that gets asked for."
+    HIT_TOKENS = (
+        Kind.COUNTER,
+        "Tokens of the blocks of gets, by the tier that held them when they were asked for; each counts once.",
+        {"tier": (TierName.HOST, TierName.SSD)},
+    )
     HIT_BLOCKS = (
         Kind.COUNTER,
         "Blocks of gets, by the tier that held them when they were asked for; each counts once.",
@@ -78,6 +88,7 @@ class Metric(Enum):
         {"fate": ("useful", "wasted", "cancelled")},
     )
     UNHINTED_BLOCKS = Kind.COUNTER, "Blocks of waiting requests for which the look-ahead window had no room."
+    OPEN_SESSIONS = Kind.GAUGE, "Sessions of engines that have said which requests wait, and have not ended."
     WAITING_REQUESTS = Kind.GAUGE, "Requests that engines have said wait."
     WINDOW_BLOCKS = Kind.GAUGE, "Distinct blocks that waiting requests need, held or not."
     EVICTED_BLOCKS = Kind.COUNTER, "Blocks evicted to make room.", {"tier": (TierName.HOST, TierName.SSD)}
@@ -107,6 +118,12 @@ class Metric(Enum):
     LINK_JOB_SECONDS = Kind.HISTOGRAM, "Time of a job in its link's worker.", {"link": _LINK}
     CODEC_SECONDS = Kind.COUNTER, "Time of threads that encoded or decoded blocks.", {"verb": ("encode", "decode")}
     LINK_INFLIGHT_JOBS = Kind.GAUGE, "Jobs submitted to a link and not ended.", {"link": _LINK}
+    LINK_QUEUED_JOBS = Kind.GAUGE, "Jobs that wait in a link, for its thread or on its stream.", {"link": _QUEUE}
+    HOST_USED_BLOCKS = Kind.GAUGE, "Blocks that are, or are on their way to be, in the host pool."
+    HOST_FREE_BLOCKS = (
+        Kind.GAUGE,
+        "Blocks that free slots can take; unclaimed memory counts in the largest size.",
+    )
     HOST_PINNED_BLOCKS = Kind.GAUGE, "Blocks in the host pool that jobs, requests or leases hold."
     HOST_USED_BYTES = Kind.GAUGE, "Bytes of host slots in use."
     HOST_REGISTERED_BYTES = (
@@ -114,6 +131,7 @@ class Metric(Enum):
         "Bytes of the host pool that a GPU copies from and to by itself; 0 where the system refused, and on a CPU.",
     )
     HOST_FREE_BYTES = Kind.GAUGE, "Bytes of the host pool that are in no slot in use."
+    SSD_USED_BLOCKS = Kind.GAUGE, "Blocks that can be read from SSD."
     SSD_USED_BYTES = Kind.GAUGE, "Bytes that chunk files take."
     SSD_FREE_BYTES = Kind.GAUGE, "Bytes that the SSD tier can take before it must reclaim."
     SSD_ON = Kind.GAUGE, "1 where the SSD is read, or written; 0 where trouble has turned that off.", {"way": _WAY}
@@ -176,6 +194,16 @@ class Metrics:
         """A counter or gauge now."""
         assert labels in self._values[metric], _unknown(metric, labels)
         return self._values[metric][labels]
+
+    def copy(self) -> Metrics:
+        """The values as they are now, to be read without the lock."""
+        copied = Metrics.__new__(Metrics)
+        copied._values = {metric: series.copy() for metric, series in self._values.items()}
+        copied._durations = {
+            metric: {labels: _Durations(one.seconds, one.counts.copy()) for labels, one in series.items()}
+            for metric, series in self._durations.items()
+        }
+        return copied
 
     def snapshot(self) -> dict[str, float]:
         """Every series by its name outside, such as ``tierstore_link_bytes_total{link="load"}``; no buckets."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tierstore.device.base import Device
     from tierstore.disk.base import Disk
     from tierstore.layout import KVLayout
+    from tierstore.metrics import Metrics
     from tierstore.tiers.host_pool import HostPool
     from tierstore.transfer.engine import Engine
 
@@ -199,10 +200,15 @@ class Store:
         scheduling.end_session(self.engine, session_id)
 
     def metrics(self) -> dict[str, float]:
-        """Every metric now, by its name in Prometheus's form."""
-        return self._shield(self._snapshot)
+        """Every metric now, by its name in Prometheus's form, such as ``tierstore_link_bytes_total{link="load"}``."""
+        return self._shield(self._metrics).snapshot()
 
-    def _snapshot(self) -> dict[str, float]:
+    def metrics_text(self) -> str:
+        """Every metric now, histograms included, in Prometheus's text format."""
+        return self._shield(self._metrics).render()
+
+    def _metrics(self) -> Metrics:
+        """A copy, so that nothing is written out under the lock."""
         ssd, metrics = self._house.ssd, self._house.metrics
         codec_seconds = [] if ssd is None else ssd.take_codec_seconds()
         with self.engine.planning() as planner:
@@ -211,7 +217,9 @@ class Store:
                 metrics.set(Metric.SSD_USED_BYTES, ssd.used_nbytes)
             for verb, seconds in codec_seconds:
                 metrics.add(Metric.CODEC_SECONDS, seconds, verb)
-            return metrics.snapshot()
+            for link, num_jobs in self._house.links.num_queued.items():
+                metrics.set(Metric.LINK_QUEUED_JOBS, num_jobs, link)
+            return metrics.copy()
 
     def health(self) -> dict[str, TierHealth]:
         """How far each tier takes part, by its name, since when and why; "ssd" only where there is an SSD tier."""

@@ -67,6 +67,18 @@ def test_two_stores_count_apart() -> None:
     assert set(second.snapshot().values()) == {0}
 
 
+def test_a_copy_stays_as_it_was() -> None:
+    metrics = Metrics()
+    metrics.add(Metric.LOOKUP_BLOCKS, 3)
+    metrics.observe(Metric.LINK_JOB_SECONDS, 1.0, "load")
+    copied, text = metrics.copy(), metrics.render()
+    metrics.add(Metric.LOOKUP_BLOCKS, 1)
+    metrics.observe(Metric.LINK_JOB_SECONDS, 2.0, "load")
+    assert copied.render() == text != metrics.render()
+    copied.add(Metric.LOOKUP_BLOCKS, 10)
+    assert metrics.value(Metric.LOOKUP_BLOCKS) == 4
+
+
 def test_a_histogram_counts_a_duration_in_every_bucket_that_holds_it() -> None:
     metrics = Metrics()
     for seconds in (0.0, SECONDS_BOUNDS[0], 0.003, 60.0):
@@ -92,6 +104,23 @@ def test_the_text_is_what_prometheus_reads() -> None:
         assert sample.fullmatch(line) or comment.fullmatch(line), line
 
 
+def test_prometheus_own_reader_finds_every_metric_of_the_table() -> None:
+    parser = pytest.importorskip("prometheus_client.parser")
+    metrics = Metrics()
+    metrics.observe(Metric.REQUEST_SECONDS, 0.003, "get")
+    families = {family.name: family for family in parser.text_string_to_metric_families(metrics.render())}
+    assert set(families) == {metric.full_name.removesuffix("_total") for metric in Metric}
+    for metric in Metric:
+        family = families[metric.full_name.removesuffix("_total")]
+        assert (family.type, family.documentation) == (metric.kind, metric.meaning)
+    buckets = {
+        sample.labels["le"]: sample.value
+        for sample in families["tierstore_request_seconds"].samples
+        if sample.name.endswith("_bucket") and sample.labels["verb"] == "get"
+    }
+    assert (buckets["0.002"], buckets["0.005"], buckets["+Inf"]) == (0, 1, 1)
+
+
 def test_every_sample_is_rendered_once() -> None:
     names = [line.rsplit(" ", 1)[0] for line in Metrics().render().splitlines() if not line.startswith("#")]
     assert len(names) == len(set(names))
@@ -100,5 +129,17 @@ def test_every_sample_is_rendered_once() -> None:
 @pytest.mark.parametrize("metric", [metric for metric in Metric if metric is not Metric.SSD_ON])
 def test_a_name_ends_in_its_unit(metric: Metric) -> None:
     unit = metric.name.rsplit("_", 1)[1]
-    assert unit in {"BLOCKS", "BYTES", "FILES", "JOBS", "OUTAGES", "PROBES", "RATIO", "REQUESTS", "SECONDS"}
+    assert unit in {
+        "BLOCKS",
+        "BYTES",
+        "FILES",
+        "JOBS",
+        "OUTAGES",
+        "PROBES",
+        "RATIO",
+        "REQUESTS",
+        "SECONDS",
+        "SESSIONS",
+        "TOKENS",
+    }
     assert unit == "SECONDS" or metric.kind is not Kind.HISTOGRAM

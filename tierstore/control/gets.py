@@ -59,7 +59,7 @@ class Gets:
             mind.host.occupy(entries[missing], pages)
         request.entries[lo : lo + run] = entries[:run]
         request.ready[lo + ready] = True
-        self._count_hits(entries[:run], (host[:run] != State.READY) & (ssd[:run] == State.READY))
+        self._count_hits(request, entries[:run], (host[:run] != State.READY) & (ssd[:run] == State.READY))
         mind.host.prefetched.used(life.slot_class, entries[ready])
         filling = (host[:run] == State.FILLING).nonzero()[0]
         if len(filling):
@@ -91,13 +91,15 @@ class Gets:
         host.unpin(slot_class, entries[ready[ready >= stop]])
         return pages, stop
 
-    def _count_hits(self, entries: Int32Array, on_ssd: NDArray[np.bool_]) -> None:
+    def _count_hits(self, request: Request, entries: Int32Array, on_ssd: NDArray[np.bool_]) -> None:
         """Count every block once, in the tier that holds it now; one under way to the host for the first time there."""
         directory, metrics = self._mind.directory, self._mind.metrics
         directory.hits[entries] = np.minimum(directory.hits[entries], 0xFFFE) + 1
         num_ssd = int(np.count_nonzero(on_ssd))
-        metrics.add(Metric.HIT_BLOCKS, len(entries) - num_ssd, TierName.HOST)
-        metrics.add(Metric.HIT_BLOCKS, num_ssd, TierName.SSD)
+        block_tokens = request.life.generation.layout.block_tokens
+        for tier, num_blocks in ((TierName.HOST, len(entries) - num_ssd), (TierName.SSD, num_ssd)):
+            metrics.add(Metric.HIT_BLOCKS, num_blocks, tier)
+            metrics.add(Metric.HIT_TOKENS, num_blocks * block_tokens, tier)
 
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
         """Pin what came; stop before what did not."""

@@ -79,6 +79,7 @@ class Lookahead:
 
     def gauge(self) -> None:
         """Bring the gauges up to date."""
+        self._mind.metrics.set(Metric.OPEN_SESSIONS, len(self._sessions))
         self._mind.metrics.set(Metric.WAITING_REQUESTS, len(self._turns))
         self._mind.metrics.set(Metric.WINDOW_BLOCKS, self._window.num_blocks)
 

@@ -15,7 +15,7 @@ from tierstore.control.ageing import Ageing
 from tierstore.control.entry import State
 from tierstore.control.jobs import JobRecord
 from tierstore.metrics import Metric
-from tierstore.types import CopyJob, Finished, Outcome, Plan, Priority, RequestId, SyncJob, TierName
+from tierstore.types import CopyJob, Finished, Plan, Priority, RequestId, SyncJob, TierName
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,18 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["NO_REQUEST", "Limits", "Mind"]
 
 NO_REQUEST = RequestId(-1)
-
-_OUTCOMES = tuple(Outcome)
-_OK = Outcome.OK
-
-_LINK_NAMES = {
-    (TierName.HOST, TierName.DEVICE): "load",
-    (TierName.DEVICE, TierName.HOST): "store",
-    (TierName.SSD, TierName.HOST): "ssd-read",
-    (TierName.HOST, TierName.SSD): "ssd-write",
-    (TierName.SSD, TierName.SSD): "ssd-rewrite",
-}
-
 
 _READ_NBYTES_MIN = 1 << 20
 """Smaller read jobs cost more in planning than they win by running side by side."""
@@ -245,9 +233,6 @@ class Mind:
         request.done = True
         if request.in_pieces:
             self.ageing.renew(request.life, request.keys[: request.stop], request.entries[: request.stop])
-        verb = request.story.verb
-        if verb:
-            self._count(Metric.REQUEST_BLOCKS, Metric.REQUEST_BYTES, verb, request.outcomes, request.life.block_nbytes)
         plan.finished.append(Finished(request.request_id, request.leading(), request.outcomes))
 
     def lift(self, job_ids: list[JobId], plan: Plan) -> None:
@@ -267,34 +252,3 @@ class Mind:
                 continue
             if all(request.done or positions[0] >= request.stop for request, positions in record.waiters):
                 plan.withdraws.append(job.job_id)
-
-    def count_job(self, job: CopyJob, result: CopyResult) -> None:
-        """Count what a link has done."""
-        link = _LINK_NAMES[job.src, job.dst]
-        self._count(Metric.LINK_BLOCKS, Metric.LINK_BYTES, link, result.outcomes, job.generation.layout.block_nbytes)
-        self.metrics.observe(Metric.LINK_JOB_SECONDS, result.seconds, link)
-
-    def _count(self, blocks: Metric, nbytes: Metric, label: str, outcomes: UInt8Array, block_nbytes: int) -> None:
-        num_ok = len(outcomes)
-        if np.count_nonzero(outcomes):
-            counts = np.bincount(outcomes, minlength=len(_OUTCOMES)).tolist()
-            num_ok = counts[_OK]
-            for outcome in _OUTCOMES[1:]:
-                self.metrics.add(blocks, counts[outcome], label, outcome)
-        self.metrics.add(blocks, num_ok, label, _OK)
-        self.metrics.add(nbytes, num_ok * block_nbytes, label)
-
-    def gauge(self) -> None:
-        """Bring the gauges up to date."""
-        metrics, directory = self.metrics, self.directory
-        metrics.set(Metric.HOST_PINNED_BLOCKS, int(np.count_nonzero(directory.host.pins[: directory.high_water])))
-        metrics.set(Metric.HOST_USED_BYTES, self.host.used_nbytes)
-        metrics.set(Metric.HOST_FREE_BYTES, self.host.pool_nbytes - self.host.used_nbytes)
-        for way, link in _LINK_NAMES.items():
-            metrics.set(Metric.LINK_INFLIGHT_JOBS, self.jobs.num_copies(*way), link)
-        if self.ssd is not None:
-            metrics.set(Metric.SSD_FREE_BYTES, self.ssd.free_nbytes)
-            first, again = (metrics.value(Metric.SSD_ENCODED_BYTES, written) for written in ("first", "again"))
-            metrics.set(Metric.SSD_WRITE_AMPLIFICATION_RATIO, (first + again) / first if first else 0)
-            metrics.set(Metric.SSD_ON, self.health.reads_on, "read")
-            metrics.set(Metric.SSD_ON, self.health.writes_on, "write")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.control.catalogue import Catalogue
+from tierstore.control.counting import count_request, gauge
 from tierstore.control.deletes import Deletes
 from tierstore.control.directory import Directory
 from tierstore.control.entry import State
@@ -212,6 +213,7 @@ class Planner:
     def step(self, request: Request, now: float) -> Plan:
         """Plan the next slice of a request; to be called until `request.planned`, at least once."""
         plan = Plan()
+        request.begun = min(request.begun, now)
         first = request.opened == 0  # of no blocks a request still has one slice
         if self._is_over(request.life) and not request.done:
             request.story.shorten(request, Outcome.CANCELLED, plan, now)
@@ -245,7 +247,7 @@ class Planner:
 
     def gauge(self) -> None:
         """Bring the gauges of the metrics up to date; costs a pass over the pins."""
-        self._mind.gauge()
+        gauge(self._mind, self._requests.all())
         self._lookahead.gauge()
 
     def cancel(self, request_id: RequestId, now: float) -> Plan:
@@ -280,7 +282,7 @@ class Planner:
         self._outage.follow(plan, now)
         self.loading.rates.began(plan.jobs, now)
         for finished in plan.finished:
-            self._requests.close(finished.request_id)
+            count_request(self._mind, self._requests.close(finished.request_id), now)
         plan.due = self._upkeep.due or self._lookahead.due
         return plan
 

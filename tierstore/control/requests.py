@@ -76,6 +76,7 @@ class Request:
         moving: Its own jobs that touch the caller's memory.
         syncing: A durable put whose writes have ended and whose sync has not.
         doubted: A sync has failed since it was opened: what was written for it may not last.
+        begun: When its first slice was planned; infinity before.
         done: Resolved; what arrives later is of no interest.
         in_pieces: Its blocks came to the host pool, or were used, in more than one batch.
         depth: Blocks before its first one in their chain, as far as they are known; -1 where nobody has looked.
@@ -99,6 +100,7 @@ class Request:
     moving: int = 0
     syncing: bool = False
     doubted: bool = False
+    begun: float = math.inf
     done: bool = False
     in_pieces: bool = False
     depth: int = -1
@@ -204,12 +206,13 @@ class RequestTable:
         """Every request that has not ended, oldest first."""
         return list(self._requests.values())
 
-    def close(self, request_id: RequestId) -> None:
+    def close(self, request_id: RequestId) -> Request:
         """Forget a request that has ended, and now and then the deadlines of all that have."""
-        del self._requests[request_id]
+        request = self._requests.pop(request_id)
         if len(self._deadlines) > 2 * (len(self._requests) + _DEADLINES_SPARE):
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._requests]
             heapq.heapify(self._deadlines)
+        return request
 
     def due(self, now: float) -> list[RequestId]:
         """Take out the requests whose deadline has come."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tierstore.control.counting import count_job
 from tierstore.types import CopyJob, DiscardJob, TierName
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Results:
         """Go on from how a job ended."""
         job = record.job
         if isinstance(job, CopyJob):
-            self._mind.count_job(job, result)
+            count_job(self._mind, job, result)
             self._copied(record, job, result, plan, now)
         elif isinstance(job, DiscardJob):
             self._upkeep.discarded(job, result)

@@ -198,6 +198,19 @@ class SlotAllocator:
         """Slots handed out and not given back, those in draining slabs included."""
         return self._classes[slot_class].num_used
 
+    @property
+    def num_used(self) -> int:
+        """Slots of any size handed out and not given back."""
+        return sum(own.num_used for own in self._classes)
+
+    @property
+    def num_free(self) -> int:
+        """Slots of any size that are free; unclaimed slabs count as slots of the largest."""
+        unclaimed = self.capacity_slabs - self._num_claimed
+        return sum(own.num_free for own in self._classes) + unclaimed * min(
+            (own.slab_slots for own in self._classes), default=0
+        )
+
     def num_slabs(self, slot_class: int) -> int:
         """Slabs that serve the class; a draining one serves nobody."""
         return self._classes[slot_class].num_slabs

@@ -67,6 +67,11 @@ class SimLink:
         self.lifted: list[JobId] = []
         self.num_ended = 0
 
+    @property
+    def num_queued(self) -> int:
+        """Jobs that have not begun."""
+        return len(self.jobs) - len(self.begun)
+
     def submit(self, job: Job, done: Done) -> bool:
         """Take a job; False where the link is full or closed."""
         if self._closed or len(self.jobs) >= self.capacity:

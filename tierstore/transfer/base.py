@@ -24,6 +24,10 @@ Done: TypeAlias = Callable[[CopyResult], None]
 class Link(Protocol):
     """Moves blocks one way."""
 
+    @property
+    def num_queued(self) -> int:
+        """Jobs taken that wait for the link's thread, or on its stream; from any thread."""
+
     def submit(self, job: Job, done: Done) -> bool:
         """Take a job; False where there is no room for it, and then `done` is never called. Never blocks."""
 

@@ -48,6 +48,11 @@ class DeviceLink:
         self._stream = device.new_stream(name)
         self._inflight: set[JobId] = set()
 
+    @property
+    def num_queued(self) -> int:
+        """Copies enqueued and not ended: a stream does not tell which one it has begun."""
+        return len(self._inflight)
+
     def submit(self, job: Job, done: Done) -> bool:
         """Enqueue the copy; its end is reported from the stream."""
         assert isinstance(job, CopyJob), f"a device link moves blocks, not {job!r}"

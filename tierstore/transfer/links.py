@@ -43,6 +43,12 @@ class Links:
                 for job_id in plan.withdraws:
                     link.withdraw(job_id)
 
+    @property
+    def num_queued(self) -> dict[str, int]:
+        """Jobs that wait, by the name of their link."""
+        links = {"load": self.load, "store": self.store, "ssd-read": self.read, "ssd-write": self.write}
+        return {name: 0 if link is None else link.num_queued for name, link in links.items()}
+
     def all(self) -> list[Link]:
         """In the order in which they are closed: what feeds others first."""
         return [link for link in (self.read, self.load, self.store, self.write) if link is not None]

@@ -46,6 +46,11 @@ class ReadLink:
         self._queued: dict[JobId, tuple[CopyJob, Done]] = {}
         self._worker = Worker(name, capacity=capacity, threads=threads)
 
+    @property
+    def num_queued(self) -> int:
+        """Reads that no thread has begun."""
+        return len(self._queued)
+
     def submit(self, job: Job, done: Done) -> bool:
         """Queue a read."""
         assert isinstance(job, CopyJob), f"a read link moves blocks, not {job!r}"
@@ -97,6 +102,11 @@ class WriteLink:
         self._queue_lock = threading.Lock()
         self._taken: list[tuple[Job, Done]] = []
         self._worker = Worker(name, capacity=capacity)
+
+    @property
+    def num_queued(self) -> int:
+        """Jobs that the thread has not taken."""
+        return len(self._queue)
 
     def submit(self, job: Job, done: Done) -> bool:
         """Queue a job. Each one queued brings one turn of the worker; a turn may serve several."""

@@ -1,0 +1,92 @@
+"""What the mind counts about requests and jobs that have ended, and how full everything is now.
+
+Called by the planner and by results; what one story alone knows, it counts itself. Pure, and cheap: a request costs
+one histogram entry, a job another; the gauges, which pass over the directory, are asked for by doors alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.entry import State
+from tierstore.metrics import Metric
+from tierstore.types import Outcome, TierName
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tierstore.control.mind import Mind
+    from tierstore.control.requests import Request
+    from tierstore.metrics import Metrics
+    from tierstore.types import CopyJob, CopyResult, UInt8Array
+
+__all__ = ["count_job", "count_request", "gauge"]
+
+_OUTCOMES = tuple(Outcome)
+_OK = Outcome.OK
+
+_LINK_NAMES = {
+    (TierName.HOST, TierName.DEVICE): "load",
+    (TierName.DEVICE, TierName.HOST): "store",
+    (TierName.SSD, TierName.HOST): "ssd-read",
+    (TierName.HOST, TierName.SSD): "ssd-write",
+    (TierName.SSD, TierName.SSD): "ssd-rewrite",
+}
+
+
+def count_request(mind: Mind, request: Request, now: float) -> None:
+    """Count a request that has ended; one without a verb, such as a flush, counts for nothing."""
+    verb = request.story.verb
+    if not verb:
+        return
+    life, metrics = request.life, mind.metrics
+    num_ok = _count(metrics, Metric.REQUEST_BLOCKS, verb, request.outcomes)
+    metrics.add(Metric.REQUEST_BYTES, num_ok * life.block_nbytes, verb)
+    metrics.observe(Metric.REQUEST_SECONDS, max(0.0, now - request.begun), verb)
+    if verb == "get":
+        metrics.add(Metric.GET_TOKENS, len(request) * life.generation.layout.block_tokens)
+
+
+def count_job(mind: Mind, job: CopyJob, result: CopyResult) -> None:
+    """Count what a link has done."""
+    link = _LINK_NAMES[job.src, job.dst]
+    num_ok = _count(mind.metrics, Metric.LINK_BLOCKS, link, result.outcomes)
+    mind.metrics.add(Metric.LINK_BYTES, num_ok * job.generation.layout.block_nbytes, link)
+    mind.metrics.observe(Metric.LINK_JOB_SECONDS, result.seconds, link)
+
+
+def _count(metrics: Metrics, blocks: Metric, label: str, outcomes: UInt8Array) -> int:
+    """Count blocks by outcome; returns how many are OK."""
+    num_ok = len(outcomes)
+    if np.count_nonzero(outcomes):
+        counts = np.bincount(outcomes, minlength=len(_OUTCOMES)).tolist()
+        num_ok = counts[_OK]
+        for outcome in _OUTCOMES[1:]:
+            metrics.add(blocks, counts[outcome], label, outcome)
+    metrics.add(blocks, num_ok, label, _OK)
+    return num_ok
+
+
+def gauge(mind: Mind, requests: Sequence[Request]) -> None:
+    """Bring the gauges up to date; `requests` are those that have not ended."""
+    metrics, directory, slots = mind.metrics, mind.directory, mind.host.slots
+    known = slice(0, directory.high_water)
+    metrics.set(Metric.HOST_PINNED_BLOCKS, int(np.count_nonzero(directory.host.pins[known])))
+    metrics.set(Metric.HOST_USED_BLOCKS, slots.num_used)
+    metrics.set(Metric.HOST_FREE_BLOCKS, slots.num_free)
+    metrics.set(Metric.HOST_USED_BYTES, mind.host.used_nbytes)
+    metrics.set(Metric.HOST_FREE_BYTES, mind.host.pool_nbytes - mind.host.used_nbytes)
+    for way, link in _LINK_NAMES.items():
+        metrics.set(Metric.LINK_INFLIGHT_JOBS, mind.jobs.num_copies(*way), link)
+    verbs = [request.story.verb for request in requests]
+    for verb in Metric.OPEN_REQUESTS.labels["verb"]:
+        metrics.set(Metric.OPEN_REQUESTS, verbs.count(str(verb)), verb)
+    if mind.ssd is not None:
+        metrics.set(Metric.SSD_USED_BLOCKS, int(np.count_nonzero(directory.ssd.state[known] == State.READY)))
+        metrics.set(Metric.SSD_FREE_BYTES, mind.ssd.free_nbytes)
+        first, again = (metrics.value(Metric.SSD_ENCODED_BYTES, written) for written in ("first", "again"))
+        metrics.set(Metric.SSD_WRITE_AMPLIFICATION_RATIO, (first + again) / first if first else 0)
+        metrics.set(Metric.SSD_ON, mind.health.reads_on, "read")
+        metrics.set(Metric.SSD_ON, mind.health.writes_on, "write")
