@@ -28,6 +28,7 @@ class LoadAdvice:
         stop: Load up to this block, and recompute what follows; `first` where loading nothing is fastest.
         load_seconds: Until blocks [first, stop) are in the caller's pages, as the links are now.
         recompute_seconds: What computing them would take instead; None where nobody has said what computing costs.
+        in_host: Up to this block, of [first, stop), all lie in host memory now: a get of them waits for no disk.
     """
 
     leading: int
@@ -35,3 +36,4 @@ class LoadAdvice:
     stop: int
     load_seconds: float
     recompute_seconds: float | None
+    in_host: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from tests.payload import SMALL, block_hash, namespace, rows, small_store
@@ -51,6 +52,13 @@ def test_a_slow_engine_loads_and_a_fast_one_computes(handle: NamespaceHandle) ->
     for _report in range(100):
         handle.report_prefill(prefix_tokens=0, num_tokens=6 * TOKENS, seconds=1e-12)
     assert handle.plan_load(HASHES).stop == 0
+
+
+def test_what_lies_in_host_memory_already_is_told_apart(handle: NamespaceHandle) -> None:
+    assert handle.plan_load(HASHES).in_host == 0
+    assert handle.get(HASHES[:2], np.empty((2, NBYTES), np.uint8)).result().ok
+    advice = handle.plan_load(HASHES, computed_tokens=TOKENS)
+    assert (advice.first, advice.in_host, advice.stop) == (1, 2, 6)
 
 
 def test_what_computing_costs_is_known_of_one_namespace_alone(store: Store, handle: NamespaceHandle) -> None:

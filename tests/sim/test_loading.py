@@ -133,7 +133,7 @@ def test_where_nobody_says_what_computing_costs_all_is_loaded() -> None:
     world = EngineWorld()
     world.keep_on_ssd(A)
     advice = Machine(world).advice(np.concatenate([A, chain("unknown", 2)]))
-    assert advice == LoadAdvice(24, 0, 24, advice.load_seconds, None)
+    assert advice == LoadAdvice(24, 0, 24, advice.load_seconds, None, in_host=advice.in_host)
     assert advice.load_seconds > 0
 
 

@@ -105,10 +105,10 @@ class Loading:
         if wanted.from_tail:
             start, stop = cuts, np.full_like(cuts, cuts[-1])
         load = seconds.between(start, stop)
+        saved: float | None = None
         prefill = self.prefill(life.generation.fingerprint)
         if not prefill.known:
             best = int((load <= wanted.within).nonzero()[0][0 if wanted.from_tail else -1])
-            advice = LoadAdvice(leading, first + int(start[best]), first + int(stop[best]), float(load[best]), None)
         else:
             compute = prefill.seconds_until(np.maximum((first + cuts) * block_tokens, wanted.computed_tokens))
             compute -= compute[0]
@@ -116,7 +116,10 @@ class Loading:
             total = np.maximum(possible, compute) if wanted.from_tail else possible + (compute[-1] - compute)
             best = len(total) - 1 - int(total[::-1].argmin())
             saved = float(compute[stop[best]] - compute[start[best]])
-            advice = LoadAdvice(leading, first + int(start[best]), first + int(stop[best]), float(load[best]), saved)
+        begin, end = first + int(start[best]), first + int(stop[best])
+        elsewhere = (places[begin:end] != Place.HOST).nonzero()[0]
+        in_host = begin + int(elsewhere[0]) if len(elsewhere) else end
+        advice = LoadAdvice(leading, begin, end, float(load[best]), saved, in_host)
         left = np.concatenate([wanted.hashes[first : advice.first], wanted.hashes[advice.stop : leading]])
         if len(left):
             self._probe(life, left, plan, now)
