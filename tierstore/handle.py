@@ -265,7 +265,7 @@ class NamespaceHandle:
     def _memory(
         self, keys: UInt8Array, buffers: object, block_ids: BlockIds | None, after: object, *, written: bool
     ) -> CallerMemory:
-        kv = self._store.bind(buffers, self.namespace.layout)
+        kv = self._store.bind(buffers, self.namespace)
         events = [self._store.device.as_event(given) for given in (after if isinstance(after, Sequence) else [after])]
         return CallerMemory.check(kv, len(keys), block_ids, events, written=written)
 

@@ -15,6 +15,7 @@ from operator import index as as_index
 from tierstore.encoding import encode_canonical
 from tierstore.errors import IdentityError
 from tierstore.layout import KVLayout
+from tierstore.quantized import QuantizedBlock
 from tierstore.types import HASH_NBYTES
 
 __all__ = ["Namespace", "chain_hashes", "pack_hashes"]
@@ -34,9 +35,12 @@ class Namespace:
         pp_size: Pipeline-parallel ranks.
         shard: (index, count) of this shard; (0, 1) for what every rank holds alike, such as MLA.
         tenant: Whose blocks they are.
+        stored_as: How the store keeps the KV where it may lose precision: ``"fp8_e4m3"`` or ``"int8"``, a byte an
+            element with a scale for each token and head. None keeps every byte.
 
     Raises:
         IdentityError: An empty model, parallel sizes that make no sense, or a field of another type.
+        LayoutError: Blocks of this layout cannot be kept as `stored_as` says.
     """
 
     model: str
@@ -48,11 +52,12 @@ class Namespace:
     pp_size: int | None = None
     shard: tuple[int, int] = (0, 1)
     tenant: str | None = None
+    stored_as: str | None = None
 
     def __post_init__(self) -> None:
         if not self.model:
             raise IdentityError("model is empty; name the model that made the KV")
-        for name in ("model", "revision", "engine_config", "quantization", "tenant"):
+        for name in ("model", "revision", "engine_config", "quantization", "tenant", "stored_as"):
             if getattr(self, name) is not None:
                 _check_text(name, getattr(self, name))
         if not isinstance(self.layout, KVLayout):
@@ -67,6 +72,18 @@ class Namespace:
             if size is not None and size < 1:
                 raise IdentityError(f"{name} is {size}; it must be at least 1, or None where unknown")
 
+        _ = self.quantized
+
+    @cached_property
+    def quantized(self) -> QuantizedBlock | None:
+        """How a block lies in its slot where the store quantizes it; None where it keeps every byte."""
+        return None if self.stored_as is None else QuantizedBlock.of(self.layout, self.stored_as)
+
+    @cached_property
+    def stored_layout(self) -> KVLayout:
+        """The layout of blocks in slots and on SSD: `layout`, but for blocks that are quantized."""
+        return self.layout if self.quantized is None else self.quantized.stored_layout(self.layout.block_tokens)
+
     @cached_property
     def fingerprint(self) -> bytes:
         """32 bytes; equal namespaces, and only those, have equal fingerprints."""
@@ -77,6 +94,8 @@ class Namespace:
         values: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
         values["layout"] = self.layout.as_fields()
         values["shard"] = list(self.shard)
+        if self.stored_as is None:  # younger than the folders that hold fingerprints without it
+            del values["stored_as"]
         return values
 
 

@@ -7,6 +7,7 @@ the engine's lock and returns at once; bytes move on the links' threads. `tierst
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
     from tierstore.transfer.engine import Engine
 
 __all__ = ["NamespaceHandle", "Store", "Transfer", "TransferResult"]
+
+
+_LOSSY = "KV of %s is stored as %s, which loses precision: what a get brings is near what was put, not equal to it"
+
+_logger = logging.getLogger(__name__)
 
 
 class Store:
@@ -118,12 +124,15 @@ class Store:
                     recency = self._house.recency
                     usage = None if recency is None else recency.of(batch.fingerprint, batch.hashes)
                     self._house.engine.adopt(generation.number, batch.hashes, batch.extents, usage)
+                if namespace.stored_as is not None:
+                    _logger.warning(_LOSSY, namespace.model, namespace.stored_as)
                 handle = self._handles[namespace.fingerprint] = NamespaceHandle(self, namespace, generation)
             return handle
 
     def _open_generation(self, namespace: Namespace, epoch: int) -> Generation:
-        generation = Generation(self._num_generations, namespace.fingerprint, epoch, namespace.layout)
-        slot_nbytes = -(-namespace.layout.block_nbytes // PAGE_NBYTES) * PAGE_NBYTES
+        layout = namespace.stored_layout
+        generation = Generation(self._num_generations, namespace.fingerprint, epoch, layout)
+        slot_nbytes = -(-layout.block_nbytes // PAGE_NBYTES) * PAGE_NBYTES
         self._house.engine.open_life(generation, slot_nbytes)
         self._num_generations += 1
         return generation
@@ -167,13 +176,14 @@ class Store:
         """Whose caches are copied."""
         return self._house.device
 
-    def bind(self, buffers: object, layout: KVLayout) -> PagedKV:
-        """A caller's cache, bound for this layout already, or its plain buffers as one.
+    def bind(self, buffers: object, namespace: Namespace) -> PagedKV:
+        """A caller's cache, bound for the namespace's layout already, or its plain buffers as one.
 
         Raises:
             LayoutError: They do not fit.
             DeviceError: They lie elsewhere than the caches of the store's device, or have been freed.
         """
+        layout = namespace.layout
         if isinstance(buffers, PagedKV):
             if buffers.layout is not None and buffers.layout != layout:
                 raise LayoutError(f"the cache is bound for other blocks: {_difference(buffers.layout, layout)}")
@@ -184,7 +194,7 @@ class Store:
         memory = self.device.memory
         if kv.memory != memory:
             raise DeviceError(f"{kv.tensors[0]} is on {kv.memory}; the store's device copies memory of {memory}")
-        return kv
+        return kv.stored(namespace.quantized)
 
     def flush(self) -> Transfer:
         """Make everything put so far durable, write-backs included. Does not block.

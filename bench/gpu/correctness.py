@@ -17,8 +17,9 @@ from tierstore.device.calibration import ROWS_NBYTES, Choices
 from tierstore.device.copy_engines import engine_names
 from tierstore.device.cuda_device import CudaDevice
 from tierstore.device.paging import slot_nbytes
-from tierstore.device.quantization import SCHEMES, QuantizedBlock, dequantize, quantize, quantize_tables
+from tierstore.device.quantization import dequantize, kernel_name, quantize, quantize_tables
 from tierstore.device.segments import SEGMENT
+from tierstore.quantized import SCHEMES, QuantizedBlock
 from tierstore.testing.caches import ARRANGEMENTS, Arrangement
 from tierstore.tiers.host_pool import HostPool
 from tierstore.types import PAGE_NBYTES
@@ -61,7 +62,7 @@ def check_quantization(runtime: CudaRuntime) -> Iterator[tuple[str, str]]:
         codes, scales = quantize(values.reshape(-1, group), scheme)
         for store in (True, False):
             for table in quantize_tables(block, segments, addresses, np.arange(BLOCKS, dtype=np.int64)):
-                runtime.launch(block.kernel(store=store), 16, table, stream)
+                runtime.launch(kernel_name(block, store=store), 16, table, stream)
             runtime.finish(runtime.record(stream))
             if store:
                 stored = slots.cpu().numpy()

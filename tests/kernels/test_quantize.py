@@ -12,8 +12,9 @@ import pytest
 
 from tests.kernels.conftest import Compile, Guarded
 from tests.paged_copies import POISON, PagedCopy, Shape
-from tierstore.device.quantization import SCHEMES, QuantizedBlock, dequantize, quantize, quantize_tables
+from tierstore.device.quantization import dequantize, kernel_name, quantize, quantize_tables
 from tierstore.errors import LayoutError
+from tierstore.quantized import SCHEMES, QuantizedBlock
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
@@ -42,7 +43,7 @@ class Blocks:
 
     def run(self, library: ctypes.CDLL, *, store: bool) -> None:
         slots = np.array([slot.ctypes.data for slot in self.slots], np.int64)
-        kernel = getattr(library, f"run_{self.layout.kernel(store=store)}")
+        kernel = getattr(library, f"run_{kernel_name(self.layout, store=store)}")
         for table in quantize_tables(self.layout, self.copy.segments, slots, self.copy.block_ids):
             kernel(2, 64, ctypes.c_void_p(table.ctypes.data))
 

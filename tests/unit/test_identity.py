@@ -52,6 +52,8 @@ OTHERS = {
     "tenant": replace(SET, tenant="b"),
     "no tenant": replace(SET, tenant=None),
     "tenant in the model's name": replace(SET, model="modela", tenant=None),
+    "stored as int8": replace(SET, stored_as="int8"),
+    "stored as fp8": replace(SET, stored_as="fp8_e4m3"),
     "nothing set": UNSET,
 }
 

@@ -32,6 +32,8 @@ VARIANTS = [
     replace(NAMESPACE, shard=(0, 2)),
     replace(NAMESPACE, shard=(1, 2)),
     replace(NAMESPACE, tenant="a"),
+    replace(NAMESPACE, stored_as="fp8_e4m3"),
+    replace(NAMESPACE, stored_as="int8"),
 ]
 
 
@@ -41,6 +43,8 @@ def test_namespaces_that_differ_in_any_field_have_different_fingerprints() -> No
 
 def test_the_fingerprint_of_a_namespace_never_changes() -> None:
     assert NAMESPACE.fingerprint.hex() == "ddf04ad7158c31681a301f172d1379b75c98f92fb74417287b9075254ba81a89"
+    lossy = replace(NAMESPACE, stored_as="int8")
+    assert lossy.fingerprint.hex() == "1264043fb8845674407e0a4f89055016cd5d0cc0594430713a95992fce078f19"
 
 
 def test_model_names_of_any_spelling_are_identities() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from tierstore.config import HostConfig, StoreConfig
-from tierstore.errors import FolderError, MemoryLimitError, NoDeviceError
+from tierstore.errors import FolderError, MemoryLimitError, NoDeviceError, TierstoreError
 from tierstore.settings import format_size
 
 __all__ = ["command"]
@@ -31,12 +31,16 @@ _HUGE_PAGES = {
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """One line: what, what was found, and what to do where it is not well; `fatal` where a store cannot run."""
+    """One line: what, what was found, and what to do where it is not well.
+
+    `fatal` where a store cannot run, `lossy` where it does not keep every byte.
+    """
 
     what: str
     found: str
     advice: str = ""
     fatal: bool = False
+    lossy: bool = False
 
 
 @click.command("doctor")
@@ -51,10 +55,11 @@ def command(path: Path | None, ssd_dir: Path | None, host_size: str | None) -> N
         *_memory(config.host),
         _gpu(config.device.name),
         _folder(Path(config.ssd.dir or ".")),
+        *_lossy(Path(config.ssd.dir or ".")),
     ]
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
-        mark = "FAIL" if finding.fatal else "slow" if finding.advice else "ok"
+        mark = "FAIL" if finding.fatal else "LOSS" if finding.lossy else "slow" if finding.advice else "ok"
         click.echo(f"{mark:4}  {finding.what:{width}}  {finding.found}")
         if finding.advice:
             click.echo(f"      {'':{width}}  -> {finding.advice}")
@@ -128,6 +133,25 @@ def _folder(folder: Path) -> _Finding:
     if system.startswith("tmpfs"):
         return _Finding(what, found, "this is memory and ends with the machine; use a folder on an SSD")
     return _Finding(what, found, "" if disk.direct else "use a local file system with O_DIRECT, such as ext4 or xfs")
+
+
+def _lossy(folder: Path) -> Iterator[_Finding]:
+    """The namespaces of a folder whose blocks come back near what was put, not equal to it."""
+    from tierstore.disk.posix import PosixDisk
+    from tierstore.tiers.manifest import read_manifest
+
+    if not folder.is_dir():
+        return
+    try:
+        manifest = read_manifest(PosixDisk(str(folder), read_only=True))
+    except TierstoreError:
+        return  # a folder that cannot be read is another line's matter, or a start's
+    for entry in {} if manifest is None else manifest["namespaces"].values():
+        scheme = entry["identity"].get("stored_as")
+        if scheme is not None:
+            model = entry["identity"].get("model")
+            advice = "leave Namespace.stored_as out where every bit counts"
+            yield _Finding(f"KV of {model}", f"stored as {scheme}, which loses precision", advice, lossy=True)
 
 
 def _rounded(nbytes: int) -> str:

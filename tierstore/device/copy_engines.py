@@ -18,7 +18,8 @@ from tierstore.device.copy_pieces import Pieces, SpanCopy, cut_pieces, split_pie
 from tierstore.device.copy_table import WARP, launches
 from tierstore.device.cuda_runtime import THREADS
 from tierstore.device.pinning import SLICE_NBYTES
-from tierstore.errors import DeviceMemoryError
+from tierstore.device.quantize_kernel import QuantizeKernel
+from tierstore.errors import DeviceError, DeviceMemoryError
 
 if TYPE_CHECKING:
     from tierstore.device.cuda_runtime import CudaRuntime, GpuFacts, Mark
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KERNEL",
+    "QUANTIZE",
     "QUOTAS",
     "STAGING_NBYTES",
     "BatchEngine",
@@ -46,6 +48,9 @@ QUOTAS = (8, 16, 32)
 KERNEL = "kernel-16"
 """The engine that needs nothing but a GPU and registered memory."""
 
+QUANTIZE = "quantize"
+"""The engine of blocks that are not kept byte for byte: no other can move them, and it moves no others."""
+
 _BATCH_MAX = 1 << 14
 _ALIGNMENT = 256
 
@@ -64,6 +69,13 @@ class CopyEngine(Protocol):
 
     def close(self) -> None:
         """Give back what it holds, once no copy of it runs."""
+
+
+class Kernel(Protocol):
+    """What moves blocks between a cache and memory of the GPU."""
+
+    def copy(self, copy: SpanCopy, stream: int) -> None:
+        """Enqueue. Raises DeviceError."""
 
 
 class KernelEngine:
@@ -139,7 +151,7 @@ class StagedEngine:
 
     Args:
         runtime: Of the GPU.
-        kernel: Gathers and scatters.
+        kernel: Gathers and scatters, or quantizes and brings back.
         pieces: Moves what is gathered.
         half_nbytes: GPU memory of each half.
 
@@ -149,7 +161,7 @@ class StagedEngine:
 
     name = "staged"
 
-    def __init__(self, runtime: CudaRuntime, kernel: KernelEngine, pieces: PieceEngine, half_nbytes: int) -> None:
+    def __init__(self, runtime: CudaRuntime, kernel: Kernel, pieces: PieceEngine, half_nbytes: int) -> None:
         self._runtime = runtime
         self._kernel = kernel
         self._pieces = pieces
@@ -163,22 +175,27 @@ class StagedEngine:
         """In rounds of as many blocks as half of the staging memory takes.
 
         A block that is larger goes without, and so does one that is a single row: there is nothing to gather.
+
+        Raises:
+            DeviceError: A block that is larger is to be quantized, which is done in staging memory alone.
         """
-        begin, span = _span(copy)
-        pitch = -(-(span + begin % _ALIGNMENT) // _ALIGNMENT) * _ALIGNMENT
+        ranges = copy.slot_ranges()
+        begin, end = ranges[0][0], ranges[-1][1]
+        pitch = -(-(end - begin + begin % _ALIGNMENT) // _ALIGNMENT) * _ALIGNMENT
         per_round = self._half_nbytes // pitch
-        single = len(copy.segments) == 1 and int(copy.segments["num_rows"][0]) == 1
-        if single or not per_round or span * len(copy.slots) != copy.nbytes:
+        if copy.quantized is None and (_is_one_row(copy) or not per_round or len(ranges) > 1):
             self._pieces.copy(copy, stream)
             return
+        if not per_round:
+            raise DeviceError(f"blocks of {end} bytes are too large to be quantized; use fewer block_tokens")
         self._runtime.hold(self._side, self._runtime.record(stream))
         for first in range(0, len(copy.slots), per_round):
             part = slice(first, first + per_round)
             half = next(self._turn)
             places = np.arange(len(copy.slots[part]), dtype=np.int64) * pitch + begin % _ALIGNMENT
-            staged = self._memory + half * self._half_nbytes + places
-            in_staging = replace(copy, slots=staged - begin, block_ids=copy.block_ids[part])
-            across = Pieces(staged, copy.slots[part] + begin, np.full(len(staged), span, np.int64))
+            staged = self._memory + half * self._half_nbytes + places - begin
+            in_staging = replace(copy, slots=staged, block_ids=copy.block_ids[part])
+            across = _across(staged, copy.slots[part], ranges)
             self._round(half, in_staging, across, stream)
         if copy.store:
             self._runtime.hold(stream, self._runtime.record(self._side))
@@ -203,12 +220,15 @@ class StagedEngine:
         self._runtime.free(self._memory)
 
 
-def _span(copy: SpanCopy) -> tuple[int, int]:
-    """Where in a slot the rows begin, and how many bytes later they end."""
-    segments = copy.segments
-    begin = int(segments["slot_offset_nbytes"].min())
-    end = int((segments["slot_offset_nbytes"] + segments["num_rows"] * segments["row_nbytes"]).max())
-    return begin, end - begin
+def _is_one_row(copy: SpanCopy) -> bool:
+    return len(copy.segments) == 1 and int(copy.segments["num_rows"][0]) == 1
+
+
+def _across(staged: Int64Array, slots: Int64Array, ranges: list[tuple[int, int]]) -> Pieces:
+    """These ranges of every slot, in staging memory and in the host's."""
+    begins, ends = (np.array(column, np.int64)[:, None] for column in zip(*ranges, strict=True))
+    nbytes = np.broadcast_to(ends - begins, (len(ranges), len(slots)))
+    return Pieces((staged + begins).ravel(), (slots + begins).ravel(), nbytes.ravel())
 
 
 class EngineShelf:
@@ -225,12 +245,18 @@ class EngineShelf:
         self._made: dict[str, CopyEngine] = {}
 
     def take(self, name: str) -> CopyEngine:
-        """An engine of `engine_names`; one that copies by kernel where the GPU has no memory left to stage in."""
+        """An engine of `engine_names`, or `QUANTIZE`.
+
+        One that copies by kernel where the GPU has no memory left to stage in; for what is to be quantized there is no
+        other, and DeviceMemoryError says so.
+        """
         engine = self._made.get(name)
         if engine is None:
             try:
                 engine = self._make(name)
             except DeviceMemoryError as error:
+                if name == QUANTIZE:
+                    raise
                 _logger.warning("blocks are copied without staging: %s", error)
                 engine = self._make(KERNEL if self._runtime.facts.reaches_host else PieceEngine.name)
             self._made[name] = engine
@@ -247,6 +273,9 @@ class EngineShelf:
         pieces = BatchEngine(runtime) if facts.has_batches and facts.reaches_host else PieceEngine(runtime)
         if name == StagedEngine.name:
             return StagedEngine(runtime, KernelEngine(runtime, max(QUOTAS)), pieces, self._staging_nbytes)
+        if name == QUANTIZE:  # piece by piece across, for pageable memory too: a block is but a few pieces
+            kernel = QuantizeKernel(runtime, max(QUOTAS))
+            return StagedEngine(runtime, kernel, PieceEngine(runtime), self._staging_nbytes)
         if name == PieceEngine.name:
             return PieceEngine(runtime)
         return pieces if name == BatchEngine.name else KernelEngine(runtime, int(name.removeprefix("kernel-")))

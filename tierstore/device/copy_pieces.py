@@ -12,6 +12,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from tierstore.device.segments import Segments
+    from tierstore.quantized import QuantizedBlock
     from tierstore.types import Int64Array
 
 __all__ = ["Pieces", "SpanCopy", "cut_pieces", "split_pieces"]
@@ -27,6 +28,7 @@ class SpanCopy:
         slots: int64[n], the address of each block's slot.
         block_ids: int64[n].
         origin: Address where the host memory of the slots begins.
+        quantized: How blocks lie in their slots where they are not kept byte for byte.
     """
 
     store: bool
@@ -34,11 +36,23 @@ class SpanCopy:
     slots: Int64Array
     block_ids: Int64Array
     origin: int
+    quantized: QuantizedBlock | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes that it moves."""
         return int((self.segments["num_rows"] * self.segments["row_nbytes"]).sum()) * len(self.slots)
+
+    def slot_ranges(self) -> list[tuple[int, int]]:
+        """(begin, end) of what it fills of a slot, neighbours joined; of what is quantized codes and scales."""
+        segments = self.segments[np.argsort(self.segments["slot_offset_nbytes"])]
+        begins = segments["slot_offset_nbytes"]
+        ends = begins + segments["num_rows"] * segments["row_nbytes"]
+        first = np.concatenate([[True], begins[1:] != ends[:-1]])
+        filled = zip(begins[first].tolist(), ends[np.append(first[1:], True)].tolist(), strict=True)
+        if self.quantized is None:
+            return list(filled)
+        return sorted(part for span in filled for part in self.quantized.slot_ranges(*span))
 
 
 class Pieces(NamedTuple):

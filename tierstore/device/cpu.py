@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tierstore.device.block_copying import BlockCopy
 from tierstore.device.copying import CopyPrimitive, choose
 from tierstore.device.paging import check_copy
+from tierstore.device.quantized_copying import QuantizedCopy
 from tierstore.errors import ClosedError, DeviceError
 from tierstore.worker import Worker
 
@@ -191,7 +192,11 @@ class CpuDevice:
         copied = check_copy(
             host, slots, kv, block_ids, memory=self.memory, into_pool=into_pool, groups=groups, num_events=len(after)
         )
-        copy = BlockCopy(host, slots, kv, block_ids, into_pool=into_pool, primitive=self._primitive)
+        copy = (
+            BlockCopy(host, slots, kv, block_ids, into_pool=into_pool, primitive=self._primitive)
+            if kv.quantized is None
+            else QuantizedCopy(host, slots, kv, block_ids, into_pool=into_pool)
+        )
         assert isinstance(stream, CpuStream), f"{stream!r} is no stream of the CPU"
         events = [CpuEvent() for _ in copied]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tierstore.device.calibration import Choices, calibrate
-from tierstore.device.copy_engines import PieceEngine
+from tierstore.device.copy_engines import QUANTIZE, PieceEngine
 from tierstore.device.copy_pieces import SpanCopy
 from tierstore.device.cuda_stream import AdoptedEvent, CudaEvent, CudaStream
 from tierstore.device.paging import check_copy
@@ -154,6 +154,8 @@ class CudaDevice:
             stream.engines.take(self._engine_for(copy)).copy(copy, stream.handle)
 
     def _engine_for(self, copy: SpanCopy) -> str:
+        if copy.quantized is not None:
+            return QUANTIZE
         pinned = self._pinned.get(copy.origin)
         if pinned is None or not pinned.nbytes:
             return PieceEngine.name
@@ -197,6 +199,6 @@ class _Request:
         origin = self.host.ctypes.data
         slots = origin + self.slots.astype(np.int64) * PAGE_NBYTES
         return [
-            SpanCopy(self.store, self.kv.segments[first:end], slots, self.block_ids[id_row], origin)
+            SpanCopy(self.store, self.kv.segments[first:end], slots, self.block_ids[id_row], origin, self.kv.quantized)
             for id_row, first, end in self.kv.groups[group]
         ]

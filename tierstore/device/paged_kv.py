@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tierstore.device.axes import CutTensor, PagedTensor
+from tierstore.device.quantization import check_groups
 from tierstore.device.segments import SEGMENT, Segment, Span, as_table, merge
 from tierstore.device.tensors import TensorView
 from tierstore.errors import DeviceError, LayoutError
@@ -22,6 +23,7 @@ from tierstore.errors import DeviceError, LayoutError
 if TYPE_CHECKING:
     from tierstore.device.segments import Segments
     from tierstore.layout import KVLayout
+    from tierstore.quantized import QuantizedBlock
     from tierstore.types import UInt8Array
 
 __all__ = ["PagedKV"]
@@ -41,6 +43,7 @@ class PagedKV:
         tensors: What the segments point into.
         layout: What it was bound against; None for plain rows of a caller's buffers.
         sharing: Rows of block ids by the memory that they name blocks of. A load names no id twice in rows that share.
+        quantized: How blocks lie in their slots where they are not kept byte for byte; see `stored`.
     """
 
     block_nbytes: int
@@ -51,6 +54,7 @@ class PagedKV:
     tensors: tuple[TensorView, ...]
     layout: KVLayout | None = None
     sharing: tuple[tuple[int, ...], ...] = ((0,),)
+    quantized: QuantizedBlock | None = None
 
     @classmethod
     def bind(cls, layout: KVLayout, tensors: Sequence[PagedTensor], *, pages_per_group: int | None = None) -> PagedKV:
@@ -96,6 +100,29 @@ class PagedKV:
         )
         _check_apart(bound)
         return bound
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Bytes of a block in its slot."""
+        return self.block_nbytes if self.quantized is None else self.quantized.nbytes
+
+    def stored(self, quantized: QuantizedBlock | None) -> PagedKV:
+        """The same cache, whose blocks the store keeps so: quantized, or for None byte for byte. Made once, then kept.
+
+        Raises:
+            LayoutError: A row of the cache is not whole groups of elements that share a scale.
+        """
+        if quantized == self.quantized:
+            return self
+        if quantized not in self._as_stored:
+            if quantized is not None:
+                check_groups(quantized, self.segments)
+            self._as_stored[quantized] = replace(self, quantized=quantized)
+        return self._as_stored[quantized]
+
+    @cached_property
+    def _as_stored(self) -> dict[QuantizedBlock | None, PagedKV]:
+        return {}
 
     @cached_property
     def writable(self) -> bool:

@@ -112,8 +112,8 @@ def check_copy(
             f"slots have shape {slots.shape}, block ids {block_ids.shape}; pass one slot a block and "
             f"{len(kv.num_blocks)} rows of block ids"
         )
-    num_slots = (host.nbytes - slot_nbytes(kv.block_nbytes)) // PAGE_NBYTES + 1
-    _check_range("slot", slots, num_slots, f"a pool of {host.nbytes} bytes and blocks of {kv.block_nbytes}")
+    num_slots = (host.nbytes - slot_nbytes(kv.stored_nbytes)) // PAGE_NBYTES + 1
+    _check_range("slot", slots, num_slots, f"a pool of {host.nbytes} bytes and blocks of {kv.stored_nbytes}")
     for ids, num_blocks in zip(block_ids, kv.num_blocks, strict=True):
         _check_range("block id", ids, num_blocks, f"a cache of {num_blocks} blocks")
     copied = range(len(kv.groups)) if groups is None else groups

@@ -1,14 +1,13 @@
 """KV as one byte an element, a scale for every token and head: the arithmetic of kernels/quantize.cu, and its table.
 
-For engines that choose to lose precision; nothing in the store does so by itself. A scheme that is used belongs in
-`Namespace.quantization`, so that quantized blocks are never taken for exact ones. Arithmetic only: the kernels and
-these functions give the same bits.
+For those who choose to lose precision: `Namespace.stored_as` names the scheme, so that quantized blocks are never
+taken for exact ones. Arithmetic only: the kernels and these functions give the same bits.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,24 +16,29 @@ from tierstore.device.copy_table import BLOCK, BLOCKS_MAX, SEGMENTS_MAX
 from tierstore.device.segments import SEGMENT
 from tierstore.errors import LayoutError
 from tierstore.layout import DTYPE_NBYTES
+from tierstore.quantized import SCHEMES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tierstore.device.segments import Segments
+    from tierstore.quantized import QuantizedBlock
     from tierstore.types import Int64Array, UInt8Array, UInt32Array
 
     Float32Array = NDArray[np.float32]
 
-__all__ = ["QUANTIZE_TABLE", "SCHEMES", "QuantizedBlock", "dequantize", "quantize", "quantize_tables"]
-
-SCHEMES = {"fp8_e4m3": 448.0, "int8": 127.0}
-"""Largest value that each scheme's codes reach; a group is scaled so that its largest becomes that."""
+__all__ = [
+    "QUANTIZE_TABLE",
+    "as_elements",
+    "as_float32",
+    "check_groups",
+    "dequantize",
+    "kernel_name",
+    "quantize",
+    "quantize_tables",
+]
 
 _SMALLEST = np.float32(2.0**-100)
-_SCALE_NBYTES = 4
-_ALIGNMENT = 16
-_ELEMENTS = ("bfloat16", "float16", "float32")
 
 QUANTIZE_TABLE = np.dtype(
     [
@@ -48,48 +52,6 @@ QUANTIZE_TABLE = np.dtype(
     ]
 )
 """``QuantizeTable`` of the kernels, byte for byte."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizedBlock:
-    """How a block lies in its slot: the codes of all elements, then the scales.
-
-    Attributes:
-        scheme: A key of `SCHEMES`.
-        dtype: Of the cache: bfloat16, float16 or float32.
-        group: Elements that share a scale: a head's share of a token.
-        num_elements: Of a block.
-
-    Raises:
-        LayoutError: Another scheme or dtype, or a block that is not whole groups.
-    """
-
-    scheme: str
-    dtype: str
-    group: int
-    num_elements: int
-
-    def __post_init__(self) -> None:
-        if self.scheme not in SCHEMES:
-            raise LayoutError(f"quantization {self.scheme!r} is unknown; use one of {', '.join(SCHEMES)}")
-        if self.dtype not in _ELEMENTS:
-            raise LayoutError(f"KV of {self.dtype} cannot be quantized; only {', '.join(_ELEMENTS)} can")
-        if self.group < 1 or self.num_elements % self.group:
-            raise LayoutError(f"a block of {self.num_elements} elements is not whole groups of {self.group}")
-
-    @property
-    def scales_offset_nbytes(self) -> int:
-        """Where the scales begin."""
-        return -(-self.num_elements // _ALIGNMENT) * _ALIGNMENT
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a block in its slot."""
-        return self.scales_offset_nbytes + self.num_elements // self.group * _SCALE_NBYTES
-
-    def kernel(self, *, store: bool) -> str:
-        """The kernel that moves it."""
-        return f"{'quantize' if store else 'dequantize'}_{self.dtype}_{self.scheme}"
 
 
 def quantize_tables(
@@ -106,11 +68,7 @@ def quantize_tables(
     Raises:
         LayoutError: A row of the cache is not whole groups.
     """
-    group_nbytes = block.group * DTYPE_NBYTES[block.dtype]
-    broken = (segments["row_nbytes"] % group_nbytes != 0) | (segments["slot_offset_nbytes"] % group_nbytes != 0)
-    if broken.any():
-        row_nbytes = int(segments["row_nbytes"][broken][0])
-        raise LayoutError(f"rows of {row_nbytes} bytes are not whole groups of {group_nbytes}; bind heads unbroken")
+    group_nbytes = check_groups(block, segments)
     groups = segments["num_rows"] * segments["row_nbytes"] // group_nbytes
     for first_block in range(0, len(slots), BLOCKS_MAX):
         part = slice(first_block, first_block + BLOCKS_MAX)
@@ -125,6 +83,21 @@ def quantize_tables(
             table["blocks"]["slot"][0, :num_blocks] = slots[part]
             table["blocks"]["block_id"][0, :num_blocks] = block_ids[part]
             yield table
+
+
+def kernel_name(block: QuantizedBlock, *, store: bool) -> str:
+    """The kernel that moves such blocks."""
+    return f"{'quantize' if store else 'dequantize'}_{block.dtype}_{block.scheme}"
+
+
+def check_groups(block: QuantizedBlock, segments: Segments) -> int:
+    """Bytes of a group in the cache; LayoutError where a row of the cache is not whole groups."""
+    group_nbytes = block.group * DTYPE_NBYTES[block.dtype]
+    broken = (segments["row_nbytes"] % group_nbytes != 0) | (segments["slot_offset_nbytes"] % group_nbytes != 0)
+    if broken.any():
+        row_nbytes = int(segments["row_nbytes"][broken][0])
+        raise LayoutError(f"rows of {row_nbytes} bytes are not whole groups of {group_nbytes}; bind heads unbroken")
+    return group_nbytes
 
 
 def quantize(values: Float32Array, scheme: str) -> tuple[UInt8Array, Float32Array]:
@@ -149,8 +122,27 @@ def quantize(values: Float32Array, scheme: str) -> tuple[UInt8Array, Float32Arra
 
 def dequantize(codes: UInt8Array, scales: Float32Array, scheme: str) -> Float32Array:
     """float32[num_groups, group] of what `quantize` gave."""
-    values = _decode_e4m3(codes) if scheme == "fp8_e4m3" else codes.view(np.int8).astype(np.float32)
-    return values * scales[:, None]
+    values = _e4m3_values()[codes] if scheme == "fp8_e4m3" else codes.view(np.int8).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # as on a GPU, what overflows is infinite
+        return values * scales[:, None]
+
+
+def as_float32(elements: UInt8Array, dtype: str) -> Float32Array:
+    """Elements of a cache, as the bytes of their last axis, as numbers: exact for each of the three dtypes."""
+    if dtype == "bfloat16":
+        return (elements.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return elements.view(dtype).astype(np.float32)
+
+
+def as_elements(values: Float32Array, dtype: str) -> UInt8Array:
+    """Numbers as bytes of a cache's elements, along the last axis: to the nearest, ties to even."""
+    if dtype != "bfloat16":
+        with np.errstate(over="ignore"):  # a half that overflows is infinite, as on a GPU
+            return values.astype(dtype).view(np.uint8)
+    bits = values.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
+    rounded[np.isnan(values)] = 0x7FC0
+    return rounded.astype(np.uint16).view(np.uint8)
 
 
 def _encode_int8(scaled: Float32Array) -> UInt8Array:
@@ -170,7 +162,10 @@ def _encode_e4m3(scaled: Float32Array) -> UInt8Array:
     return codes
 
 
-def _decode_e4m3(codes: UInt8Array) -> Float32Array:
+@functools.cache
+def _e4m3_values() -> Float32Array:
+    """float32[256]: what each code stands for."""
+    codes = np.arange(256, dtype=np.uint8)
     exponent, mantissa = codes >> 3 & 15, (codes & 7).astype(np.float32)
     size = np.where(exponent > 0, np.ldexp(1 + mantissa / 8, exponent.astype(np.int32) - 7), mantissa / 512)
     return np.where(codes & 0x80, -size, size).astype(np.float32)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from tierstore.device.paging import check_copy
+from tierstore.device.quantized_copying import QuantizedCopy
 from tierstore.errors import ClosedError
 from tierstore.types import PAGE_NBYTES
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tierstore.types import Int32Array, Int64Array, UInt8Array
 
     _Rows: TypeAlias = list[tuple[UInt8Array, UInt8Array]]
+    _Copy: TypeAlias = tuple[_Rows, Callable[[], None]]
 
 __all__ = ["POISON", "SimDevice", "SimEvent", "SimStream"]
 
@@ -173,14 +175,7 @@ class SimDevice:
         after: Sequence[Event] = (),
     ) -> list[Event]:
         """Enqueue host → cache, spoiling the cache's rows."""
-        copied = check_copy(
-            host, slots, kv, block_ids, memory=self.memory, into_pool=False, groups=groups, num_events=len(after)
-        )
-        pairs = [
-            [(cache_rows, host_rows) for host_rows, cache_rows in _match_rows(host, slots, kv, block_ids, group)]
-            for group in copied
-        ]
-        return self._enqueue(pairs, stream, after)
+        return self._copy(host, slots, kv, block_ids, stream, groups=groups, after=after, into_pool=False)
 
     def store(
         self,
@@ -194,22 +189,43 @@ class SimDevice:
         after: Sequence[Event] = (),
     ) -> None:
         """Enqueue cache → host, spoiling the slots."""
-        copied = check_copy(
-            host, slots, kv, block_ids, memory=self.memory, into_pool=True, groups=groups, num_events=len(after)
-        )
-        self._enqueue([_match_rows(host, slots, kv, block_ids, group) for group in copied], stream, after)
+        self._copy(host, slots, kv, block_ids, stream, groups=groups, after=after, into_pool=True)
 
-    def _enqueue(self, copies: list[_Rows], stream: Stream, after: Sequence[Event]) -> list[Event]:
+    def _copy(
+        self,
+        host: UInt8Array,
+        slots: Int32Array,
+        kv: PagedKV,
+        block_ids: Int64Array,
+        stream: Stream,
+        *,
+        groups: range | None,
+        after: Sequence[Event],
+        into_pool: bool,
+    ) -> list[Event]:
+        copied = check_copy(
+            host, slots, kv, block_ids, memory=self.memory, into_pool=into_pool, groups=groups, num_events=len(after)
+        )
+        quantized = kv.quantized and QuantizedCopy(host, slots, kv, block_ids, into_pool=into_pool)
+        copies: list[_Copy] = []
+        for group in copied:
+            matched = _match_rows(host, slots, kv, block_ids, group)
+            rows = matched if into_pool else [(cached, pooled) for pooled, cached in matched]
+            copies.append((rows, partial(quantized.run, group) if quantized else partial(_copy, rows)))
+        return self._enqueue(copies, stream, after)
+
+    def _enqueue(self, copies: list[_Copy], stream: Stream, after: Sequence[Event]) -> list[Event]:
         assert isinstance(stream, SimStream), f"{stream!r} is no stream of a simulated device"
         before = [*stream.steps]  # at once: a store's readers enqueue on threads of their own
         held = any(step.gate is not None for step in before)
         still_read = [src for step in before for src in step.src_rows]
         events: list[Event] = []
-        for rows, gate in zip_longest(copies, after):
+        for copy, gate in zip_longest(copies, after):
             held = held or gate is not None
-            if rows is None:
+            if copy is None:
                 stream.enqueue(_Step(_do_nothing, gate))
                 continue
+            rows, move = copy
             if held:
                 stream.enqueue(_Step(partial(_spoil, rows), gate))
             else:
@@ -217,7 +233,7 @@ class SimDevice:
                     [(dst, src) for dst, src in rows if not any(np.may_share_memory(dst, row) for row in still_read)]
                 )
             event = SimEvent(self)
-            stream.enqueue(_Step(partial(_copy, rows, event), src_rows=tuple(src for _, src in rows)))
+            stream.enqueue(_Step(partial(_move, move, event), src_rows=tuple(src for _, src in rows)))
             events.append(event)
         return events
 
@@ -226,15 +242,19 @@ class SimDevice:
 
 
 def _match_rows(host: UInt8Array, slots: Int32Array, kv: PagedKV, block_ids: Int64Array, group: int) -> _Rows:
-    """(rows in the pool, rows in the cache), uint8[num_rows, row_nbytes] both, of every block in one page group."""
+    """(rows in the pool, rows in the cache) of every block in one page group; of codes and scales once each."""
     matched = []
     for id_row, first, end in kv.groups[group]:
         for segment in range(first, end):
             rows, offset = kv.views[segment], int(kv.segments["slot_offset_nbytes"][segment])
             nbytes = rows.shape[1] * rows.shape[2]
             for slot, block_id in zip(slots.tolist(), block_ids[id_row].tolist(), strict=True):
-                start = slot * PAGE_NBYTES + offset
-                matched.append((host[start : start + nbytes].reshape(rows.shape[1:]), rows[block_id]))
+                own = host[slot * PAGE_NBYTES :]
+                if kv.quantized is None:
+                    matched.append((own[offset : offset + nbytes].reshape(rows.shape[1:]), rows[block_id]))
+                else:
+                    ranges = kv.quantized.slot_ranges(offset, offset + nbytes)
+                    matched += [(own[begin:end], rows[block_id]) for begin, end in ranges]
     return matched
 
 
@@ -243,10 +263,14 @@ def _spoil(rows: _Rows) -> None:
         dst.fill(POISON)
 
 
-def _copy(rows: _Rows, event: SimEvent) -> None:
+def _move(move: Callable[[], None], event: SimEvent) -> None:
+    move()
+    event.reach()
+
+
+def _copy(rows: _Rows) -> None:
     for dst, src in rows:
         dst[:] = src
-    event.reach()
 
 
 def _do_nothing() -> None:

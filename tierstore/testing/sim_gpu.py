@@ -21,7 +21,9 @@ import numpy as np
 from tierstore.device.copy_table import COPY_TABLE
 from tierstore.device.cuda_runtime import GpuFacts
 from tierstore.device.cuda_stream import AdoptedEvent
+from tierstore.device.quantization import QUANTIZE_TABLE
 from tierstore.errors import DeviceError, DeviceMemoryError
+from tierstore.testing.sim_quantization import SimQuantization
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -167,6 +169,9 @@ class SimGpu:
 
     def launch(self, kernel: str, grid: int, parameter: NDArray[np.void], stream: int) -> None:
         """What the kernel of that name would do, by its table."""
+        if parameter.dtype == QUANTIZE_TABLE:
+            self._launch_quantize(kernel, grid, parameter.copy(), stream)
+            return
         assert parameter.dtype == COPY_TABLE and parameter.nbytes <= _PARAMETERS_NBYTES_MAX, parameter.dtype
         assert grid >= 1, f"{kernel} in a grid of {grid}"
         direction, width = kernel.split("_")
@@ -176,6 +181,13 @@ class SimGpu:
             assert not (dst | src | nbytes) % int(width), f"{kernel} at {dst:#x}, {src:#x}, {nbytes} bytes"
             assert self._is_reachable(slot, nbytes), f"{kernel} reaches into pageable memory at {slot:#x}"
         self._enqueue(stream, _move(pieces), "launch", kernel, grid)
+
+    def _launch_quantize(self, kernel: str, grid: int, parameter: NDArray[np.void], stream: int) -> None:
+        work = SimQuantization(kernel, parameter)
+        assert grid >= 1 and parameter.nbytes <= _PARAMETERS_NBYTES_MAX, f"{kernel} in a grid of {grid}"
+        for address, nbytes in work.slots:
+            assert self._is_reachable(address, nbytes), f"{kernel} reaches into pageable memory at {address:#x}"
+        self._enqueue(stream, _Step(work.run, ranges=(*work.slots, *work.pages)), "launch", kernel, grid)
 
     def allocate(self, nbytes: int) -> int:
         """Host memory that plays the GPU's; full of what no test expects."""

@@ -16,7 +16,9 @@ import pytest
 
 from tierstore.device.base import Device, Stream
 from tierstore.device.paging import slot_nbytes
+from tierstore.device.quantization import as_elements, as_float32, dequantize, quantize
 from tierstore.errors import LayoutError, TierstoreError
+from tierstore.quantized import SCHEMES, QuantizedBlock
 from tierstore.testing.caches import ARRANGEMENTS
 from tierstore.testing.contracts.device import Gate
 from tierstore.tiers.host_pool import HostPool
@@ -99,6 +101,28 @@ class PagedCacheContract:
             assert len(events) == len(world.kv.groups)
             assert all(event.wait(_WAIT_SECONDS) for event in events)
             assert all(map(np.array_equal, self._fetch(world), expected))
+
+    @pytest.mark.parametrize("scheme", SCHEMES)
+    @pytest.mark.parametrize("name", [name for name in ARRANGEMENTS if name != "hybrid"])
+    def test_keeps_a_byte_an_element_where_that_is_asked_for(self, device: Device, name: str, scheme: str) -> None:
+        with self._world(device, name, 1) as world:
+            block = QuantizedBlock.of(world.arrangement.layout, scheme)
+            kv, before, expected = world.kv.stored(block), self._fetch(world), world.host.copy()
+            for slot, ids in zip(world.slots, world.columns(), strict=True):
+                own = expected[int(slot) * PAGE_NBYTES :]
+                values = as_float32(world.arrangement.read(before, ids), block.dtype).reshape(-1, block.group)
+                codes, scales = quantize(values, scheme)
+                own[: block.num_elements] = codes.ravel()
+                own[block.scales_offset_nbytes : block.nbytes] = scales.view(np.uint8)
+                back = as_elements(dequantize(codes, scales, scheme), block.dtype).ravel()
+                world.arrangement.write(before, ids, back)
+            device.store(world.host, world.slots, kv, world.block_ids, world.stream)
+            assert world.stream.record().wait(_WAIT_SECONDS)
+            assert np.array_equal(world.host, expected)
+            events = device.load(world.host, world.slots, kv, world.block_ids, world.stream)
+            assert [event.wait(_WAIT_SECONDS) for event in events] == [True] * len(kv.groups)
+            assert all(map(np.array_equal, self._fetch(world), before))
+            assert np.array_equal(world.host, expected)
 
     def test_copies_no_page_group_but_those_asked_for(self, device: Device) -> None:
         with self._world(device, "planes apart", 1) as world:
