@@ -1,0 +1,35 @@
+"""tierstore in vLLM: name this module as `kv_connector_module_path`, and `TierStoreConnector` as `kv_connector`.
+
+Read docs/vllm.md to use it. vLLM imports this in its front end too, so that everything is loaded on first use; and
+the version of vLLM is checked before any of its modules is touched.
+
+    connector    what vLLM calls; hands each call to one of its two halves
+    scheduler    the half in the scheduler: what to load, what to wait for, what to save
+    worker       the half in a worker: binds the cache, starts copies, reports how they ended
+    seat         where the halves of one engine find their store
+    pages        which bytes of the engine's cache are which bytes of a block
+    identity     what goes into a namespace, and the keys of blocks in it
+    options      `kv_connector_extra_config`, checked
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from tierstore.connectors.vllm.versions import check_version
+
+if TYPE_CHECKING:
+    from tierstore.connectors.vllm.connector import TierStoreConnector
+
+__all__ = ["TierStoreConnector"]
+
+check_version()
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'tierstore.connectors.vllm' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module("tierstore.connectors.vllm.connector"), name)
+    globals()[name] = value
+    return value

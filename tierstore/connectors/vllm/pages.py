@@ -1,0 +1,111 @@
+"""Which bytes of the engine's cache are which bytes of a block.
+
+A page of the engine (one layer's share of one of its blocks) is opaque here: its bytes are taken by strides as the
+attention backend packs them, and what packed them is part of the namespace. So every physical order of layers, blocks,
+heads and tokens binds alike, and a block of the store may be several blocks of the engine one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tierstore.device.axes import PagedTensor
+from tierstore.device.paged_kv import PagedKV
+from tierstore.errors import LayoutError
+from tierstore.layout import KVLayout, PageKind, PageSpec
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Group", "bind", "find_groups", "lay_out"]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Layers that share a table of blocks.
+
+    Attributes:
+        group_id: vLLM's number of it.
+        layers: Their names.
+        block_tokens: Tokens of one of the engine's blocks.
+        blocks_per_store_block: Blocks of the engine that make one of the store.
+        draft: It holds layers of a draft model, whose last token in a block may still change.
+    """
+
+    group_id: int
+    layers: tuple[str, ...]
+    block_tokens: int
+    blocks_per_store_block: int
+    draft: bool
+
+    @property
+    def store_tokens(self) -> int:
+        """Tokens of one of the store's blocks."""
+        return self.block_tokens * self.blocks_per_store_block
+
+
+def find_groups(kv_cache_config: Any, blocks_per_store_block: int) -> list[Group]:
+    """The groups of layers whose blocks have hashes.
+
+    Raises:
+        LayoutError: The model's cache is of a kind that cannot be kept yet.
+    """
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, UniformTypeKVCacheSpecs
+
+    groups = []
+    for group_id in kv_cache_config.prefix_cacheable_group_ids:
+        group = kv_cache_config.kv_cache_groups[group_id]
+        spec = group.kv_cache_spec
+        inner = spec.first_spec if isinstance(spec, UniformTypeKVCacheSpecs) else spec
+        if not isinstance(inner, FullAttentionSpec):
+            raise LayoutError(f"layers of kind {type(inner).__name__} cannot be kept yet; run without the connector")
+        draft = group.is_eagle_group
+        groups.append(Group(group_id, tuple(group.layer_names), spec.block_size, blocks_per_store_block, draft))
+    if len(groups) != 1 or len(kv_cache_config.kv_cache_groups) != 1:
+        raise LayoutError(
+            f"the model's cache has {len(kv_cache_config.kv_cache_groups)} groups of layers; only one can be kept yet"
+        )
+    return groups
+
+
+def lay_out(group: Group, kv_caches: Mapping[str, torch.Tensor], num_blocks: int) -> KVLayout:
+    """The layout of a group's blocks: for each of the engine's blocks in one of the store's, every layer's page."""
+    specs = []
+    for part in range(group.blocks_per_store_block):
+        for layer in group.layers:
+            cache = _by_block(kv_caches[layer], num_blocks)
+            page_nbytes = cache[0].numel() * cache.element_size()
+            specs.append(PageSpec(_page_name(layer, part), PageKind.STATE, 1, page_nbytes, 1))
+    return KVLayout(tuple(specs), group.store_tokens, "uint8")
+
+
+def bind(
+    group: Group, layout: KVLayout, kv_caches: Mapping[str, torch.Tensor], num_blocks: int, *, by_layer: bool
+) -> PagedKV:
+    """Bind a group's cache; with `by_layer`, each layer has an event of its own (blocks of the engine's size only)."""
+    tensors = []
+    for part in range(group.blocks_per_store_block):
+        for layer in group.layers:
+            cache = _by_block(kv_caches[layer], num_blocks)
+            axes = " ".join(["block", *["element"] * (cache.dim() - 1)])
+            tensors.append(PagedTensor(cache, axes, _page_name(layer, part), id_rows=[part]))
+    return PagedKV.bind(layout, tensors, pages_per_group=1 if by_layer else None)
+
+
+def id_rows(block_ids: Sequence[int], blocks_per_store_block: int) -> list[list[int]]:
+    """Block ids of one run of the engine's blocks, as rows: row i holds block i of each of the store's blocks."""
+    return [list(block_ids[part::blocks_per_store_block]) for part in range(blocks_per_store_block)]
+
+
+def _by_block(cache: torch.Tensor, num_blocks: int) -> torch.Tensor:
+    """A layer's cache with the scheduler's blocks as its first axis; kernels may count finer ones."""
+    from vllm.v1.kv_cache_interface import group_kernel_blocks
+
+    view: torch.Tensor = group_kernel_blocks(cache, num_blocks)
+    return view
+
+
+def _page_name(layer: str, part: int) -> str:
+    return layer if part == 0 else f"{layer}#{part}"

@@ -1,0 +1,140 @@
+"""What is saved: each block once, as soon as the step that fills it has been planned; held until all workers are done.
+
+A block of the engine that is being saved is held in the engine's own pool, so that it can be freed by its request, and
+yet is not given to another one. Called by the scheduler's half, on the scheduler's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from tierstore.connectors.vllm import pages
+from tierstore.connectors.vllm.jobs import Part, SaveJob
+
+if TYPE_CHECKING:
+    from tierstore.connectors.vllm.options import Options
+    from tierstore.connectors.vllm.pages import Group
+    from tierstore.connectors.vllm.scheduler import Waiting
+
+__all__ = ["Saves"]
+
+_NO_PARENT = bytes(32)
+
+
+@dataclass(slots=True)
+class _Held:
+    """Blocks of one job, and the workers that have not reported it."""
+
+    blocks: list[Any]
+    keys: list[bytes]
+    workers_left: int
+
+
+class Saves:
+    """Saves under way and those of the next step.
+
+    Args:
+        options: The connector's.
+        group: Of layers.
+        num_workers: Who report each job.
+
+    Attributes:
+        pool: vLLM's block pool; nothing is saved before it is there.
+    """
+
+    def __init__(self, options: Options, group: Group, *, num_workers: int) -> None:
+        self.pool: Any = None
+        self._options = options
+        self._group = group
+        self._num_workers = num_workers
+        self._job_ids = count()
+        self._held: dict[int, _Held] = {}
+        self._queued: list[SaveJob] = []
+        self._keys: set[bytes] = set()
+        self._num_held = 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether any block is held."""
+        return bool(self._held)
+
+    def add(self, state: Waiting, keys: list[bytes], block_ids: Sequence[int], num_tokens: int) -> None:
+        """Save what a request will have filled once `num_tokens` more are computed in this step.
+
+        A key is there only once all tokens of its block are known, so no guessed token is ever saved.
+        """
+        computed = state.request.num_computed_tokens
+        state.cursor = min(state.cursor, -(-computed // self._group.store_tokens))
+        self._save(state, keys, block_ids, computed + num_tokens)
+
+    def flush(self, state: Waiting, keys: list[bytes], block_ids: Sequence[int]) -> None:
+        """Save what an ended request had filled and no step has saved; its blocks are about to be freed."""
+        request = state.request
+        self._save(state, keys, block_ids, request.num_computed_tokens - request.num_output_placeholders)
+
+    def _save(self, state: Waiting, keys: list[bytes], block_ids: Sequence[int], num_computed: int) -> None:
+        group, k = self._group, self._group.blocks_per_store_block
+        if self._options.prompt_only:
+            num_computed = min(num_computed, state.request.num_prompt_tokens)
+        if group.draft:
+            num_computed -= 1  # the draft layers' last entry is made again when the next token is known
+        first = state.cursor
+        stop = min(len(keys), num_computed // group.store_tokens, len(block_ids) // k)
+        if self.pool is None or stop <= first:
+            return
+        room = int(self._options.pinned_share * self.pool.num_gpu_blocks) - self._num_held
+        stop = min(stop, first + max(0, room) // k)
+        state.cursor = max(stop, first)
+        fresh = [index for index in range(first, stop) if keys[index] not in self._keys]
+        for begin, end in _runs(fresh):
+            self._hold(state.request.request_id, keys, block_ids, begin, end)
+
+    def _hold(self, request_id: str, keys: list[bytes], block_ids: Sequence[int], begin: int, end: int) -> None:
+        k = self._group.blocks_per_store_block
+        own = list(block_ids[begin * k : end * k])
+        blocks = [self.pool.blocks[block_id] for block_id in own]
+        if any(block.is_null for block in blocks):
+            return
+        self.pool.touch(blocks)
+        job_id = next(self._job_ids)
+        part = Part(0, keys[begin:end], pages.id_rows(own, k), keys[begin - 1] if begin else _NO_PARENT)
+        self._held[job_id] = _Held(blocks, part.keys, self._num_workers)
+        self._keys.update(part.keys)
+        self._num_held += len(blocks)
+        self._queued.append(SaveJob(job_id, request_id, [part]))
+
+    def take(self) -> list[SaveJob]:
+        """The jobs of this step."""
+        queued, self._queued = self._queued, []
+        return queued
+
+    def forget_queued(self) -> None:
+        """Let go of what no worker has been told of."""
+        for job in self.take():
+            self.ended(job.job_id, self._num_workers)
+
+    def ended(self, job_id: int, num_workers: int) -> None:
+        """So many workers have done a job, however it ended; after the last one its blocks are let go."""
+        held = self._held.get(job_id)
+        if held is None:
+            return
+        held.workers_left -= num_workers
+        if held.workers_left <= 0:
+            del self._held[job_id]
+            self._keys.difference_update(held.keys)
+            self._num_held -= len(held.blocks)
+            self.pool.free_blocks(reversed(held.blocks))
+
+
+def _runs(indices: list[int]) -> list[tuple[int, int]]:
+    """Runs of neighbours as [begin, end)."""
+    runs: list[tuple[int, int]] = []
+    for index in indices:
+        if runs and runs[-1][1] == index:
+            runs[-1] = runs[-1][0], index + 1
+        else:
+            runs.append((index, index + 1))
+    return runs
