@@ -152,6 +152,31 @@ class DeviceConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MonitorConfig:
+    """Who may look on. None is nobody."""
+
+    address: str | None = _setting(
+        None, settings.optional(settings.ADDRESS, "none"), "where metrics and the status page are served over HTTP"
+    )
+    public: bool = _setting(
+        False, settings.FLAG, "let that be an address that other machines reach; without a password"
+    )
+    tracing: bool = _setting(False, settings.FLAG, "a span of OpenTelemetry around every put, get and prefetch")
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """How the lines of the log look. None leaves them to the program."""
+
+    format: str | None = _setting(
+        None, settings.optional(settings.choice("text", "json"), "none"), "log lines that the store writes to stderr"
+    )
+    level: str = _setting(
+        "info", settings.choice("debug", "info", "warning", "error"), "the least that is written there"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class StoreConfig:
     """All settings of one store, checked. Made by `load`.
 
@@ -168,6 +193,8 @@ class StoreConfig:
     prefetch: PrefetchConfig = PrefetchConfig()
     prefill: PrefillConfig = PrefillConfig()
     device: DeviceConfig = DeviceConfig()
+    monitor: MonitorConfig = MonitorConfig()
+    log: LogConfig = LogConfig()
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod

@@ -17,6 +17,7 @@ machine, and every message says what was wrong, which value, and what to do.
     ├── DeviceError          the device refused a call
     │   ├── NoDeviceError        there is no GPU, driver or package to use it with
     │   └── DeviceMemoryError    the GPU has no memory left                     (also a MemoryError)
+    ├── AddressError         an address cannot be listened on, or nobody answers there
     ├── ReadOnlyError        the store only looks at its folder, which another one may own
     └── ClosedError          the store is closed
         └── ForkError            it belongs to the process that this one is a fork of
@@ -28,6 +29,7 @@ import errno as _errno
 import os
 
 __all__ = [
+    "AddressError",
     "ClosedError",
     "ConfigError",
     "DeviceError",
@@ -106,6 +108,10 @@ class NoDeviceError(DeviceError):
 
 class DeviceMemoryError(DeviceError, MemoryError):
     """The GPU has no memory left."""
+
+
+class AddressError(TierstoreError):
+    """An address cannot be listened on, or nobody answers there."""
 
 
 class ReadOnlyError(TierstoreError):

@@ -10,17 +10,31 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from tierstore.errors import ForkError
 
-__all__ = ["check_owner", "close", "keep_from_children"]
+if TYPE_CHECKING:
+    import socket
+
+__all__ = ["check_owner", "close", "keep_from_children", "keep_socket_from_children"]
 
 _numbers: set[int] = set()
+_sockets: WeakSet[socket.socket] = WeakSet()
 
 
 def keep_from_children(number: int) -> None:
     """Close a descriptor in every child that is forked from now on. To be closed here by `close`."""
     _numbers.add(number)
+
+
+def keep_socket_from_children(listener: socket.socket) -> None:
+    """Close a socket in every child that is forked from now on, so that its address is free when this process ends.
+
+    Whoever closes it here needs to say nothing more: the object knows that it is closed, in the child too.
+    """
+    _sockets.add(listener)
 
 
 def close(number: int) -> None:
@@ -44,6 +58,8 @@ def _let_go() -> None:
         with suppress(OSError):
             os.close(number)
     _numbers.clear()
+    for listener in _sockets:
+        listener.close()
 
 
 os.register_at_fork(after_in_child=_let_go)

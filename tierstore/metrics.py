@@ -181,7 +181,7 @@ class Metrics:
         assert metric.kind is Kind.GAUGE, f"{metric} is a {metric.kind}; only gauges are set"
         series = self._values[metric]
         assert labels in series, _unknown(metric, labels)
-        series[labels] = value
+        series[labels] = +value  # a truth too is written as a number
 
     def observe(self, metric: Metric, seconds: float, *labels: str | int) -> None:
         """Count one duration."""
@@ -204,6 +204,45 @@ class Metrics:
             for metric, series in self._durations.items()
         }
         return copied
+
+    def since(self, earlier: Metrics) -> Metrics:
+        """What was counted after an earlier copy; gauges as they are now."""
+        counted = self.copy()
+        for metric, series in counted._values.items():
+            if metric.kind is Kind.COUNTER:
+                for labels in series:
+                    series[labels] -= earlier._values[metric][labels]
+        for metric, durations in counted._durations.items():
+            for labels, one in durations.items():
+                before = earlier._durations[metric][labels]
+                one.seconds -= before.seconds
+                one.counts = [now - then for now, then in zip(one.counts, before.counts, strict=True)]
+        return counted
+
+    def total(self, metric: Metric) -> float:
+        """A counter or gauge now, over all its series."""
+        return sum(self._values[metric].values())
+
+    def durations(self, metric: Metric, *labels: str | int) -> tuple[int, float]:
+        """How many durations were counted, and how many seconds they took together."""
+        assert labels in self._durations[metric], _unknown(metric, labels)
+        one = self._durations[metric][labels]
+        return sum(one.counts), one.seconds
+
+    def quantile(self, metric: Metric, share: float, *labels: str | int) -> float | None:
+        """Seconds that this share of the durations stayed below, linear within a bucket; None where there are none.
+
+        Beyond the last bound it is that bound.
+        """
+        assert labels in self._durations[metric], _unknown(metric, labels)
+        counts = self._durations[metric][labels].counts
+        rank, below = share * sum(counts), 0
+        for index, count in enumerate(counts[:-1]):
+            if count and below + count >= rank:
+                low = SECONDS_BOUNDS[index - 1] if index else 0.0
+                return low + (SECONDS_BOUNDS[index] - low) * (rank - below) / count
+            below += count
+        return SECONDS_BOUNDS[-1] if counts[-1] else None
 
     def snapshot(self) -> dict[str, float]:
         """Every series by its name outside, such as ``tierstore_link_bytes_total{link="load"}``; no buckets."""

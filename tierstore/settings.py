@@ -16,6 +16,7 @@ from fractions import Fraction
 from tierstore.errors import ConfigError
 
 __all__ = [
+    "ADDRESS",
     "FLAG",
     "FOLDER",
     "NAME",
@@ -30,6 +31,7 @@ __all__ = [
     "format_size",
     "nearest",
     "optional",
+    "parse_address",
     "parse_size",
     "size",
 ]
@@ -44,6 +46,8 @@ _UNITS = {
 _SIZE_FORM = re.compile(rf"([0-9]+(?:\.[0-9]+)?) ?({'|'.join(_UNITS)})|([0-9]+)")
 _SIZE_HINT = 'a size such as "64 GiB" or "500 GB" (KB, MB, GB, TB count in 1000s; KiB, MiB, GiB, TiB in 1024s) or bytes'
 _SIZE_NBYTES_MAX = 1 << 60
+_PORT_MAX = 65535
+_ADDRESS_FORM = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?):([0-9]{1,5})")
 _NAME_FORM = re.compile(r"[a-z0-9][a-z0-9_.:-]*")
 
 
@@ -127,6 +131,14 @@ def parse_size(value: object, *, key: str) -> int:
         return _read_size(value)
     except ValueError as error:
         raise ConfigError(f'{key} is "{value}"; give {_SIZE_HINT}') from error
+
+
+def parse_address(value: object) -> tuple[str, int]:
+    """Host and port of an address such as ``127.0.0.1:9400`` or ``[::1]:9400``; ValueError where it is none."""
+    match = _ADDRESS_FORM.fullmatch(value) if isinstance(value, str) else None
+    if match is None or int(match[2]) > _PORT_MAX:
+        raise ValueError("not an address")
+    return match[1].strip("[]"), int(match[2])
 
 
 def format_size(nbytes: int) -> str:
@@ -252,12 +264,18 @@ def _read_folder(value: object) -> str:
     return path
 
 
+def _read_address(value: object) -> str:
+    parse_address(value)
+    return str(value)
+
+
 def _read_name(value: object) -> str:
     if not isinstance(value, str) or not _NAME_FORM.fullmatch(value):
         raise ValueError("not a name")
     return value
 
 
+ADDRESS = Kind("an address such as 127.0.0.1:9400", _read_address)
 SECONDS = Kind("a number of seconds such as 30 or 0.5", _read_seconds)
 SHARE = Kind("a share from 0 to 1 such as 0.5", _read_share)
 FLAG = Kind("true or false", _read_flag)

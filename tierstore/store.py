@@ -24,6 +24,7 @@ from tierstore.handle import NamespaceHandle
 from tierstore.health import Service, TierHealth
 from tierstore.keys import Namespace
 from tierstore.metrics import Metric
+from tierstore.monitor.showing import show
 from tierstore.policy.prefetching import PrefetchPolicy
 from tierstore.shield import Shield
 from tierstore.transfer import scheduling
@@ -57,8 +58,14 @@ class Store:
         settings: Single settings by argument name, such as ``host_size="1 GiB"`` or ``ssd_dir="kv-cache"``;
             they win over all else.
 
+    Attributes:
+        config: Every setting.
+        opened_at: Unix time.
+        monitor_address: Where metrics and the status page are served, ``host:port``; None where they are not.
+
     Raises:
         ConfigError: A setting is unknown or impossible.
+        AddressError: ``monitor.address`` cannot be listened on.
         MemoryLimitError: The pool does not fit the memory it may take.
         FolderError: The SSD folder cannot be used, is owned by a live process or of another format.
     """
@@ -76,10 +83,11 @@ class Store:
             self.config = config
         else:
             self.config = StoreConfig.load(config, overrides=settings)
+        self.monitor_address: str | None = None
         self._handles: dict[bytes, NamespaceHandle] = {}
         self._num_generations = 0
         self._opening = threading.Lock()
-        self._opened_at = time.time()
+        self.opened_at = time.time()
         self._owner_pid = os.getpid()
         self._standing = ExitStack()
         self._shield = Shield()
@@ -93,6 +101,7 @@ class Store:
     def _build(self, disk: Disk | None, device: Device | None) -> None:
         self._house = build(self.config, disk, self._shield, device=device)
         self._standing.callback(self._house.closing.close)
+        self.monitor_address = show(self, self._standing)
 
     def namespace(self, namespace: Namespace) -> NamespaceHandle:
         """The verbs of one namespace. Blocks on the manifest the first time; the same handle ever after.
@@ -211,11 +220,15 @@ class Store:
 
     def metrics(self) -> dict[str, float]:
         """Every metric now, by its name in Prometheus's form, such as ``tierstore_link_bytes_total{link="load"}``."""
-        return self._shield(self._metrics).snapshot()
+        return self.read_metrics().snapshot()
 
     def metrics_text(self) -> str:
         """Every metric now, histograms included, in Prometheus's text format."""
-        return self._shield(self._metrics).render()
+        return self.read_metrics().render()
+
+    def read_metrics(self) -> Metrics:
+        """Every metric now, in a copy of the caller's own."""
+        return self._shield(self._metrics)
 
     def _metrics(self) -> Metrics:
         """A copy, so that nothing is written out under the lock."""
@@ -236,12 +249,12 @@ class Store:
         return self._shield(self._health)
 
     def _health(self) -> dict[str, TierHealth]:
-        health: dict[str, TierHealth] = {TierName.HOST: TierHealth(Service.SERVING, self._opened_at)}
+        health: dict[str, TierHealth] = {TierName.HOST: TierHealth(Service.SERVING, self.opened_at)}
         if self._house.ssd is not None:
             with self.engine.planning() as planner:
                 found = planner.health
                 since = time.time() - self.engine.now() + found.since
-                health[TierName.SSD] = TierHealth(found.service, max(since, self._opened_at), found.why)
+                health[TierName.SSD] = TierHealth(found.service, max(since, self.opened_at), found.why)
         return health
 
     def check(self) -> None:

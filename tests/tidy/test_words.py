@@ -9,13 +9,14 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SUFFIXES = {"", ".c", ".cpp", ".cu", ".cuh", ".h", ".json", ".md", ".proto", ".py", ".sh", ".toml", ".txt"}
+SUFFIXES = {"", ".c", ".cpp", ".cu", ".cuh", ".h", ".html", ".json", ".md", ".proto", ".py", ".sh", ".toml", ".txt"}
 LINK = re.compile(r"https?://([\w.-]+)")
 MACHINE_PATH = re.compile(r"(?<![\w.*>-])/(?:home|root|Users|work)/\w")
 HOSTS = {
     *("127.0.0.1", "localhost"),
     *("arxiv.org", "doi.org", "github.com", "www.apache.org"),
     *("docs.kernel.org", "docs.nvidia.com", "docs.python.org", "man7.org", "zarr-specs.readthedocs.io"),
+    "www.w3.org",  # the name of SVG's namespace; nothing is fetched from there
 }
 
 

@@ -39,6 +39,12 @@ def test_a_gauge_is_set_and_moved_both_ways() -> None:
     assert metrics.value(Metric.LINK_INFLIGHT_JOBS, "load") == 3
 
 
+def test_a_truth_is_written_as_a_number() -> None:
+    metrics = Metrics()
+    metrics.set(Metric.SSD_ON, True, "read")
+    assert 'tierstore_ssd_on{way="read"} 1\n' in metrics.render()
+
+
 def test_a_counter_never_falls_and_is_never_set() -> None:
     metrics = Metrics()
     with pytest.raises(AssertionError, match="cannot fall by 1"):
@@ -143,3 +149,50 @@ def test_a_name_ends_in_its_unit(metric: Metric) -> None:
         "TOKENS",
     }
     assert unit == "SECONDS" or metric.kind is not Kind.HISTOGRAM
+
+
+def observed(*durations: float) -> Metrics:
+    metrics = Metrics()
+    for seconds in durations:
+        metrics.observe(Metric.REQUEST_SECONDS, seconds, "get")
+    return metrics
+
+
+def test_what_was_counted_since_leaves_gauges_as_they_are() -> None:
+    metrics = observed(0.5)
+    metrics.add(Metric.LOOKUP_BLOCKS, 3)
+    metrics.set(Metric.HOST_FREE_BYTES, 7)
+    earlier = metrics.copy()
+    metrics.add(Metric.LOOKUP_BLOCKS, 4)
+    metrics.set(Metric.HOST_FREE_BYTES, 5)
+    metrics.observe(Metric.REQUEST_SECONDS, 2.0, "get")
+    counted = metrics.since(earlier)
+    assert (counted.value(Metric.LOOKUP_BLOCKS), counted.value(Metric.HOST_FREE_BYTES)) == (4, 5)
+    assert counted.durations(Metric.REQUEST_SECONDS, "get") == (1, 2.0)
+    assert metrics.value(Metric.LOOKUP_BLOCKS) == 7
+
+
+def test_a_total_is_over_all_series() -> None:
+    metrics = Metrics()
+    metrics.add(Metric.EVICTED_BLOCKS, 3, "host")
+    metrics.add(Metric.EVICTED_BLOCKS, 4, "ssd")
+    assert metrics.total(Metric.EVICTED_BLOCKS) == 7
+
+
+@pytest.mark.parametrize(
+    ("durations", "share", "expected"),
+    [
+        ((), 0.5, None),
+        ((0.003,), 0.5, 0.0035),  # in the middle of its bucket of 2 to 5 ms
+        ((0.003,) * 99 + (0.3,), 0.5, 0.002 + 0.003 * 50 / 99),
+        ((0.003,) * 99 + (0.3,), 0.99, 0.005),
+        ((0.003,) * 99 + (0.3,), 1.0, 0.5),
+        ((60.0,), 0.5, 5.0),
+        ((0.000001,), 1.0, 1e-5),
+    ],
+)
+def test_a_quantile_is_read_from_the_buckets(
+    durations: tuple[float, ...], share: float, expected: float | None
+) -> None:
+    found = observed(*durations).quantile(Metric.REQUEST_SECONDS, share, "get")
+    assert found == (None if expected is None else pytest.approx(expected))

@@ -45,8 +45,6 @@ def count_request(mind: Mind, request: Request, now: float) -> None:
     num_ok = _count(metrics, Metric.REQUEST_BLOCKS, verb, request.outcomes)
     metrics.add(Metric.REQUEST_BYTES, num_ok * life.block_nbytes, verb)
     metrics.observe(Metric.REQUEST_SECONDS, max(0.0, now - request.begun), verb)
-    if verb == "get":
-        metrics.add(Metric.GET_TOKENS, len(request) * life.generation.layout.block_tokens)
 
 
 def count_job(mind: Mind, job: CopyJob, result: CopyResult) -> None:

@@ -97,6 +97,8 @@ class Gets:
         directory.hits[entries] = np.minimum(directory.hits[entries], 0xFFFE) + 1
         num_ssd = int(np.count_nonzero(on_ssd))
         block_tokens = request.life.generation.layout.block_tokens
+        if request.opened == 0:
+            metrics.add(Metric.GET_TOKENS, len(request) * block_tokens)
         for tier, num_blocks in ((TierName.HOST, len(entries) - num_ssd), (TierName.SSD, num_ssd)):
             metrics.add(Metric.HIT_BLOCKS, num_blocks, tier)
             metrics.add(Metric.HIT_TOKENS, num_blocks * block_tokens, tier)

@@ -1,0 +1,31 @@
+"""Begins to show what the settings of a store ask for. Called by the store; costs nothing where they ask nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from tierstore.monitor.status import Watched
+
+__all__ = ["show"]
+
+
+def show(watched: Watched, standing: ExitStack) -> str | None:
+    """Open the monitor where one is wanted, to be closed with `standing`.
+
+    Returns:
+        Its address.
+
+    Raises:
+        ConfigError, AddressError: It cannot be opened there.
+    """
+    settings = watched.config.monitor
+    if settings.address is None:
+        return None
+    from tierstore.monitor.watching import Monitor
+
+    monitor = Monitor(watched, settings.address, public=settings.public)
+    standing.callback(monitor.close)
+    return monitor.address
