@@ -101,7 +101,7 @@ def measure(folder: Path, block_nbytes: int, total_nbytes: int) -> tuple[float, 
         )
         (result,) = tier.write([job])
         assert (result.outcomes == Outcome.OK).all(), "a block was not written"
-    assert tier.sync() is Outcome.OK
+    assert tier.sync().outcome is Outcome.OK
     seconds = time.perf_counter() - begun
     tier.close()
     manifest.close()

@@ -158,8 +158,7 @@ class CopyJob:
     """Blocks to move one way between two neighbouring tiers.
 
     Locations are int64 positions in the request on the device side, int32 pool pages (offset / `PAGE_NBYTES`)
-    on the host side and `Extents` on the SSD side. A write to SSD has no `dst_locations`: the write worker
-    chooses the place and reports it. From SSD to SSD a block is rewritten before its file goes.
+    on the host side and `Extents` on the SSD side. From SSD to SSD a block is rewritten before its file goes.
 
     Attributes:
         job_id: Unique in one run of the store.
@@ -170,7 +169,7 @@ class CopyJob:
         hashes: uint8[n, 32]; block hashes.
         parents: uint8[n, 32]; each block's predecessor in its chain, zeros at a chain's start or unknown.
         src_locations: See above.
-        dst_locations: See above; None for a write.
+        dst_locations: See above; None for a write to SSD, whose worker chooses the place and reports it.
         priority: Order in the link.
         request_id: The request whose pages a device job copies; -1 for a job of the store's own.
     """
@@ -245,12 +244,12 @@ class CopyResult:
     Attributes:
         job_id: The job.
         outcomes: uint8[n] of `Outcome` in the job's order; of a sync or discard one, of a probe two: reading, writing.
-        dst_locations: Where a write put its blocks; rows whose outcome is not OK mean nothing. Of tombstones only
-            the file counts, -1 where there is none.
+        dst_locations: Where a write put its blocks that are OK. Of tombstones only the file counts, -1 for none.
         dst_free_nbytes: Bytes the tier can still take before it must reclaim; None where unknown.
         seconds: Wall time in the worker.
         encoded_nbytes: Bytes that a write put on disk for its blocks; None where unknown.
         fault: Why some of it failed, where that is the medium's fault and known.
+        in_doubt: Of a sync, the files that it, or one before it, could not make durable.
     """
 
     job_id: JobId
@@ -260,6 +259,7 @@ class CopyResult:
     seconds: float = 0.0
     encoded_nbytes: int | None = None
     fault: Fault | None = None
+    in_doubt: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

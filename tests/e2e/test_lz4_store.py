@@ -178,7 +178,7 @@ def tiny_world() -> tuple[SsdWorld, TinyUser]:
     assert list(tier.recover()) == []
     user = TinyUser(world.pool, Generation(0, TINY.fingerprint, 0, TINY.layout))
     user.write(tier, [1, 2, 3])
-    assert tier.sync() is OK
+    assert tier.sync().outcome is OK
     return world, user
 
 
@@ -232,7 +232,7 @@ class TestFaults:
                 assert tier is not None
                 user.write(tier, range(4, 9))
                 user.rewrite(tier, [1, 2])
-                durable |= set(range(4, 9)) & set(user.where) if tier.sync() is OK else set()
+                durable |= set(range(4, 9)) & set(user.where) if tier.sync().outcome is OK else set()
                 assert set(user.read(tier, list(user.where))) <= {OK, IO_ERROR}
                 calls = max(calls, world.sim.calls - before)
                 getattr(world, end_life)()
@@ -251,7 +251,7 @@ class TestFaults:
         assert user.rewrite(tier, [1, 3]).outcomes.tolist() == [OK, OK]
         assert user.where[1] != before[1]
         assert user.read(tier, [1, 2, 3]) == [OK] * 3
-        assert tier.sync() is OK
+        assert tier.sync().outcome is OK
         where = dict(user.where)
         world.crash()
         tier = world.start()

@@ -73,7 +73,7 @@ class Story:
                 self._dying[index].update(names)
 
     def sync(self, tier: SsdTier) -> None:
-        kept = tier.sync() is OK
+        kept = tier.sync().outcome is OK
         for sure, pending in zip(self.durable + self.deleted, self._pending + self._dying, strict=True):
             sure |= pending if kept else set()
             pending.clear()

@@ -119,7 +119,7 @@ def test_a_shard_of_another_program_is_never_served_and_left_alone(
         user.write(tier, range(start, start + 5))
     assert foreign.read_bytes() == content
     assert len(list(array.glob("c.*"))) > 3
-    assert tier.sync() is Outcome.OK
+    assert tier.sync().outcome is Outcome.OK
     assert user.recover(folder.world.start().recover()) == list(range(60))
 
 

@@ -93,7 +93,7 @@ def test_a_chunk_file_that_cannot_be_opened_again_costs_its_blocks_alone(world: 
     assert user.read(tier, names) == expected
     assert user.write(tier, [1000]).outcomes.tolist() == [Outcome.OK]
     assert tier.discard(user.where[0][0]) > 0
-    assert tier.sync() is Outcome.OK
+    assert tier.sync().outcome is Outcome.OK
 
 
 def test_the_offline_tools_hold_one_file_at_a_time(tmp_path: Path) -> None:

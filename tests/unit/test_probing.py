@@ -48,7 +48,7 @@ def test_a_probe_writes_where_the_next_record_will_lie_and_no_start_sees_it() ->
     assert found(world) == (OK, OK)
     assert world.sim.contents(path) == before
     user.write(tier, range(3, 6))
-    assert tier.sync() is OK
+    assert tier.sync().outcome is OK
     world.kill()
     tier = world.start()
     assert sorted(user.recover(tier.recover())) == [*range(6)]

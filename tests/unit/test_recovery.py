@@ -225,7 +225,7 @@ def test_nothing_is_written_to_a_folder_that_cannot_be_listed(world: SsdWorld) -
     world.sim.fail_call(1, errno=errno.EIO, only="look")
     assert list(tier.recover()) == []
     assert user.write(tier, [2]).outcomes.tolist() == [IO_ERROR]
-    assert tier.sync() is OK
+    assert tier.sync().outcome is OK
     assert user.recover(world.start().recover()) == [1]
 
 

@@ -126,7 +126,7 @@ def test_a_file_that_could_not_be_sealed_is_read_and_goes_whole(world: SsdWorld,
     assert len(world.files()) == 2
     tier.discard(user.where[0][0])
     assert len(world.files()) == 1
-    assert tier.sync() is (IO_ERROR if only == "sync" else OK)
+    assert tier.sync().outcome is (IO_ERROR if only == "sync" else OK)
     assert user.recover(world.start().recover()) == [PER_FILE]
 
 

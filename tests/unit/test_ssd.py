@@ -11,6 +11,7 @@ from crc32c import crc32c
 from tierstore.errors import ConfigError
 from tierstore.testing.block_user import BlockUser
 from tierstore.testing.ssd_world import SsdWorld
+from tierstore.tiers.base import Synced
 from tierstore.tiers.chunkfile import ChunkName, slots_per_file
 from tierstore.tiers.frame import aligned_buffer
 from tierstore.tiers.record import RecordShape
@@ -196,7 +197,7 @@ class TestFailures:
         assert user.write(tier, [2, 3]).outcomes.tolist() == [OK, OK]
         assert user.where[2][0] != user.where[1][0]
         assert user.read(tier, [1, 2, 3]) == [OK] * 3
-        assert tier.sync() is OK
+        assert tier.sync().outcome is OK
         world.crash()
         assert user.recover(world.start().recover()) == [1, 2, 3]
 
@@ -212,16 +213,16 @@ class TestFailures:
     def test_a_failed_sync_is_said_once_and_never_retried(self, world: SsdWorld) -> None:
         tier, user = world.begin()
         user.write(tier, [1])
-        assert tier.sync() is OK
+        assert tier.sync().outcome is OK
         user.write(tier, [2])
         world.sim.fail_call(1, errno=errno.EIO, only="sync")
-        assert tier.sync() is IO_ERROR
+        assert tier.sync().outcome is IO_ERROR
         calls = world.sim.calls_of("sync")
-        assert tier.sync() is OK
+        assert tier.sync().outcome is OK
         assert world.sim.calls_of("sync") == calls
         user.write(tier, [3])
         assert user.where[3][0] != user.where[1][0]
-        assert tier.sync() is OK
+        assert tier.sync().outcome is OK
         assert user.read(tier, [1, 2, 3]) == [OK] * 3
         world.crash()
         assert user.recover(world.start().recover()) == [1, 3]
@@ -231,14 +232,14 @@ class TestFailures:
         user.write(tier, range(PER_FILE))
         world.sim.fail_call(1, errno=errno.EIO, only="sync")
         assert user.write(tier, [PER_FILE]).outcomes.tolist() == [OK]
-        assert tier.sync() is IO_ERROR
-        assert tier.sync() is OK
+        assert tier.sync().outcome is IO_ERROR
+        assert tier.sync().outcome is OK
 
     @pytest.mark.parametrize("fails", [False, True])
     def test_a_block_written_again_is_durable_before_its_old_file_goes(self, world: SsdWorld, fails: bool) -> None:
         tier, user = world.begin()
         user.write(tier, range(2 * PER_FILE + 1))
-        assert tier.sync() is OK
+        assert tier.sync().outcome is OK
         old = [user.where[0][0], user.where[PER_FILE][0]]
         user.rewrite(tier, [0])
         if fails:
@@ -248,6 +249,30 @@ class TestFailures:
         world.crash()
         left = [*range(PER_FILE if fails else 1), 2 * PER_FILE]
         assert sorted(user.recover(world.start().recover())) == left
+
+    def test_a_block_written_again_into_a_file_in_doubt_keeps_its_old_file(self, world: SsdWorld) -> None:
+        tier, user = world.begin()
+        user.write(tier, range(2 * PER_FILE + 1))
+        assert tier.sync().outcome is OK
+        old = [user.where[0][0], user.where[PER_FILE][0]]
+        user.rewrite(tier, [0])
+        doubtful = user.where[0][0]
+        world.sim.fail_call(1, errno=errno.EIO, only="sync")
+        assert tier.sync() == Synced(IO_ERROR, (doubtful,))
+        for file in old:
+            tier.discard(file)
+        assert tier.sync() == Synced(OK, (doubtful,))
+        world.crash()
+        assert sorted(user.recover(world.start().recover())) == [*range(PER_FILE), 2 * PER_FILE]
+
+    def test_a_file_is_in_doubt_until_it_goes(self, world: SsdWorld) -> None:
+        tier, user = world.begin()
+        user.write(tier, [1])
+        world.sim.fail_call(1, errno=errno.EIO, only="sync")
+        assert tier.sync().in_doubt == (user.where[1][0],)
+        user.write(tier, [2])
+        tier.discard(user.where[1][0])
+        assert tier.sync() == Synced(OK)
 
     def test_one_bad_sector_fails_one_block(self, world: SsdWorld) -> None:
         tier, user = world.begin()

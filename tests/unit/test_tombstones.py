@@ -58,7 +58,7 @@ def buried(world: SsdWorld) -> tuple[SsdTier, BlockUser]:
     user.write(tier, range(PER_FILE + 1, 2 * PER_FILE))
     assert len(world.files()) == 3
     assert sorted(extent[0] for extent in user.where.values()) == [0] * 7 + [1] * 5 + [2] * 2
-    assert tier.sync() is OK
+    assert tier.sync().outcome is OK
     return tier, user
 
 
@@ -125,7 +125,7 @@ def test_a_tombstone_that_was_moved_does_not_outdo_a_later_write(world: SsdWorld
     before = [tombstone.sequence for tombstone in tombstones(world)]
     tier.discard(user.where[PER_FILE][0])
     assert [tombstone.sequence for tombstone in tombstones(world)] == before
-    assert tier.sync() is OK
+    assert tier.sync().outcome is OK
     assert user.recover(world.start().recover()) == [*range(2, PER_FILE), 2 * PER_FILE - 2, 0]
 
 
@@ -149,6 +149,22 @@ def test_a_file_stays_until_its_tombstones_are_durable_elsewhere(world: SsdWorld
     assert len(set(files) & set(world.files())) == 1
     world.crash()
     assert user.recover(world.start().recover()) == [*range(2, PER_FILE)]
+
+
+@pytest.mark.parametrize("failing", range(1, 6))
+def test_a_file_stays_where_the_one_that_its_tombstones_filled_could_not_be_synced(
+    world: SsdWorld, failing: int
+) -> None:
+    tier, user = world.begin()
+    user.write(tier, range(PER_FILE))
+    user.delete(tier, [0])
+    user.delete(tier, [1])
+    user.write(tier, range(PER_FILE, 2 * PER_FILE))  # the newest file has room for one of the tombstones and its copy
+    assert tier.sync().outcome is OK
+    world.sim.fail_call(failing, errno=errno.EIO, only="sync")
+    tier.discard(user.where[PER_FILE][0])
+    world.crash()
+    assert user.recover(world.start().recover())[0] == 2
 
 
 @pytest.mark.parametrize("copies", [(0,), (1,), (0, 1)])
@@ -177,7 +193,7 @@ def test_deletes_go_to_another_array_rather_than_into_the_reserve(world: SsdWorl
     nbytes = sum(world.files().values())
     assert user.delete(tier, [0]).outcomes.tolist() == [OK]
     assert sum(world.files().values()) == nbytes
-    assert tier.sync() is OK
+    assert tier.sync().outcome is OK
     assert 0 not in user.recover(world.start().recover())
 
 
@@ -212,9 +228,25 @@ def test_a_failed_delete_is_an_io_error_and_the_next_one_goes_elsewhere(world: S
     assert user.delete(tier, [1, 2]).outcomes.tolist() == [IO_ERROR, IO_ERROR]
     assert user.delete(tier, [1]).outcomes.tolist() == [OK]
     assert len(world.files()) == 2
-    assert tier.sync() is OK
+    assert tier.sync().outcome is OK
     world.crash()
     assert user.recover(world.start().recover()) == [2]
+
+
+def test_a_file_that_a_start_could_not_give_back_goes_once_another_takes_its_tombstones(world: SsdWorld) -> None:
+    tier, user = buried(world)
+    user.delete(tier, range(PER_FILE, 2 * PER_FILE - 2))
+    tier.close()
+    (metadata,) = {f"{path.rpartition('/')[0]}/zarr.json" for path in world.files()}
+    world.sim.replace(metadata, b"{}".ljust(PAGE_NBYTES))
+    tier = world.start()
+    left = [*range(2, PER_FILE), 2 * PER_FILE - 2, 2 * PER_FILE - 1]
+    assert user.recover(tier.recover()) == left
+    before = set(world.files())
+    assert len(before) == 3, "the second one has no block that lives, and no file is there that takes its tombstones"
+    user.write(tier, [100])
+    assert len(before - set(world.files())) == 1
+    assert user.recover(world.start().recover()) == [*left, 100]
 
 
 def test_a_start_gives_a_file_of_tombstones_alone_back_unless_it_is_continued(world: SsdWorld) -> None:

@@ -169,8 +169,9 @@ class Puts:
             if (ended := request.synced(record)) is not Outcome.OK:
                 request.outcomes[durable] = ended
             else:  # of a put larger than the SSD the first blocks are reclaimed for the last ones
-                _host, ssd = mind.states(mind.directory.find(request.life.number, request.keys))
-                request.outcomes[durable & (ssd != State.READY)] = Outcome.REJECTED
+                assert mind.ssd is not None
+                lasting = mind.ssd.lasting(mind.directory.find(request.life.number, request.keys))
+                request.outcomes[durable & ~lasting] = Outcome.REJECTED
             mind.resolve(request, plan)
             return
         assert isinstance(job, CopyJob)

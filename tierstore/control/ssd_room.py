@@ -8,6 +8,7 @@ room is won), the others are forgotten, and the file goes once no read and no re
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -68,13 +69,15 @@ class SsdRoom:
         self._reclaim_below_nbytes = reclaim_below_nbytes
         self._files: dict[int, _Ledger] = {}
         self._leaving: int | None = None
+        self._in_doubt: set[int] = set()
         self._refused = False
         self.free_nbytes = reclaim_below_nbytes
         self.kept_as_it_is = False
         self._metrics = metrics
 
     def reserve(self, entries: Int32Array) -> None:
-        """ABSENT → FILLING: a write is promised."""
+        """ABSENT → FILLING: a write is promised. A copy that may not last is given up for it."""
+        self.discard(entries[self._directory.ssd.state[entries] == State.READY])
         self._directory.ssd.reserve(entries)
 
     def written(self, entries: Int32Array, extents: Extents) -> None:
@@ -110,6 +113,26 @@ class SsdRoom:
     def known(self, files: Int32Array) -> NDArray[np.bool_]:
         """Which of these files are still here and staying."""
         return np.isin(files, [file for file in self._files if file != self._leaving])
+
+    def doubt(self, files: Iterable[int]) -> None:
+        """Know files that a sync could not make durable. What is in them is served, and counts as not written yet."""
+        self._in_doubt.update(file for file in files if file in self._files)
+
+    def lasting(self, entries: Int32Array) -> NDArray[np.bool_]:
+        """Which blocks are READY, and not in a file in doubt. Of entry -1 there is none."""
+        there: NDArray[np.bool_] = (entries >= 0) & (self._directory.ssd.state[entries] == State.READY)
+        if self._in_doubt:
+            there &= ~np.isin(self._directory.ssd_file[entries], list(self._in_doubt))
+        return there
+
+    def wanting(self, entries: Int32Array) -> NDArray[np.bool_]:
+        """Which blocks may be written: those that are not there, or may not last and nothing reads just now."""
+        ssd = self._directory.ssd
+        state = ssd.state[entries]
+        wanting: NDArray[np.bool_] = state == State.ABSENT
+        if self._in_doubt:
+            wanting |= (state == State.READY) & (ssd.pins[entries] == 0) & ~self.lasting(entries)
+        return wanting
 
     def failed(self, entries: Int32Array) -> None:
         """FILLING → ABSENT. The caller releases the entries."""
@@ -227,6 +250,7 @@ class SsdRoom:
         """The tier has given the file back."""
         del self._files[file]
         self._leaving = None
+        self._in_doubt.discard(file)
         self._metrics.add(Metric.RECLAIMED_FILES, 1)
         if free_nbytes is not None:
             self.free_nbytes = free_nbytes

@@ -103,6 +103,8 @@ class Upkeep:
             ssd.adopt_files([file for file in set(result.dst_locations.file.tolist()) if file >= 0])
         if ssd is not None and result.dst_free_nbytes is not None:
             ssd.free_nbytes = result.dst_free_nbytes
+        if ssd is not None:
+            ssd.doubt(result.in_doubt)
 
     def rewritten(self, job: CopyJob, result: CopyResult) -> None:
         """A rewrite has ended: what was written lies in its new file, what was not leaves with the old one."""

@@ -56,7 +56,7 @@ class WriteBack:
             filling = positions[ssd == State.FILLING]
             mind.jobs.join(TierName.SSD, request.entries[filling], request, filling)
             request.outcomes[positions[ssd == State.GONE]] = Outcome.REJECTED
-        wanted = positions[ssd == State.ABSENT]
+        wanted = positions[mind.ssd.wanting(request.entries[positions])]
         if not mind.health.writes_on:
             mind.not_stored("ssd_off", len(wanted))
             if durable:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.tiers.base import Probed
+from tierstore.tiers.base import Probed, Synced
 from tierstore.transfer.base import ended
 from tierstore.types import CopyResult, Extents, Outcome
 
@@ -63,10 +63,10 @@ class GatedTier:
         codes = [np.zeros(len(job), np.uint8) for job in jobs]
         return [CopyResult(job.job_id, code, NO_EXTENTS, 99, 0.0, 5) for job, code in zip(jobs, codes, strict=True)]
 
-    def sync(self) -> Outcome:
-        """OK."""
+    def sync(self) -> Synced:
+        """OK, but a file of earlier is in doubt."""
         self._call("sync", [])
-        return Outcome.OK
+        return Synced(Outcome.OK, in_doubt=(33,))
 
     def discard(self, file: int) -> int:
         """77 bytes are free then, 99 after a write."""

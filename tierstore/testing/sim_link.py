@@ -91,6 +91,7 @@ class SimLink:
         *,
         fault: Fault | None = None,
         seconds: float = 0.0,
+        in_doubt: tuple[int, ...] = (),
     ) -> None:
         """Answer a job, the oldest where none is named: one outcome for all of its blocks, or one a block.
 
@@ -99,6 +100,7 @@ class SimLink:
             outcomes: How it ended.
             fault: What the medium said, if it failed.
             seconds: How long it took.
+            in_doubt: Files that a sync could not make durable.
         """
         assert self.jobs, "no job waits in this link"
         job = self.jobs[0] if job is None else job
@@ -108,7 +110,8 @@ class SimLink:
         count = num_outcomes(job)
         codes = np.full(count, outcomes) if isinstance(outcomes, Outcome) else np.array(outcomes)
         assert len(codes) == count, f"{len(codes)} outcomes for {count} blocks"
-        result = replace(self._medium.end(job, codes.astype(np.uint8)), fault=fault, seconds=seconds)
+        told = self._medium.end(job, codes.astype(np.uint8))
+        result = replace(told, fault=fault, seconds=seconds, in_doubt=in_doubt)
         self._done.pop(job.job_id)(result)
         if self._on_ended is not None:
             self._on_ended()

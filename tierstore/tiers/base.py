@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tierstore.health import Fault
     from tierstore.types import CopyJob, CopyResult, Extents, TombstoneJob, UInt8Array
 
-__all__ = ["Probed", "Progress", "Recovered", "Tier", "TierWork"]
+__all__ = ["Probed", "Progress", "Recovered", "Synced", "Tier", "TierWork"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Told how many bytes are done with, of how many; from any thread, but from one at a time."""
@@ -56,6 +56,19 @@ class Probed:
     fault: Fault | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """How a sync has ended.
+
+    Attributes:
+        outcome: OK where all that it was to make durable now is, else IO_ERROR.
+        in_doubt: Files that it, or one before it, could not make durable: a power loss may take what is in them.
+    """
+
+    outcome: Outcome
+    in_doubt: tuple[int, ...] = ()
+
+
 class TierWork(Protocol):
     """What links ask of a tier. Nothing here raises for a medium that fails: results say how and why."""
 
@@ -73,8 +86,11 @@ class TierWork(Protocol):
         records of one identity the one whose job has the higher id counts, whichever was appended first.
         """
 
-    def sync(self) -> Outcome:
-        """Make every record durable whose write has returned; OK only if all of them now are."""
+    def sync(self) -> Synced:
+        """Make every record durable whose write has returned.
+
+        What could not be made durable is IO_ERROR once, and its file in doubt for as long as it is there.
+        """
 
     def discard(self, file: int) -> int:
         """Give a whole chunk file back, durably; returns the bytes the tier can now take."""

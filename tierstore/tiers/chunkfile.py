@@ -105,6 +105,8 @@ class ChunkFile:
         tombstone_pages: Where its tombstones lie, in `PAGE_NBYTES`.
         appendable: Whether records may be appended: not before `begin`, and not after a failure.
         dirty: Whether anything was written since the last sync.
+        in_doubt: Whether a sync has failed: what it was to make durable may not outlast a power loss.
+        heirs: Files that blocks of it were written to again.
     """
 
     def __init__(self, file_id: int, name: ChunkName, file: File, *, nbytes: int, slots: int = 0) -> None:
@@ -119,6 +121,8 @@ class ChunkFile:
         self.tombstone_pages: list[int] = []
         self.appendable = False
         self.dirty = False
+        self.in_doubt = False
+        self.heirs: set[ChunkFile] = set()
         self._torn = False
         self._rows = bytearray()
         self._pages = bytearray()
@@ -248,9 +252,10 @@ class ChunkFile:
         until then.
         """
         if self.dirty:
-            appendable, self.appendable, self.dirty = self.appendable, False, False
+            appendable = self.appendable
+            self.appendable, self.dirty, self.in_doubt = False, False, True
             self.file.sync()
-            self.appendable = appendable
+            self.appendable, self.in_doubt = appendable, False
 
     def _mark(self, rows: KeyArray | HeaderArray, pages: UInt32Array) -> None:
         blocks = rows["sequence"][rows["kind"] == KIND_BLOCK]

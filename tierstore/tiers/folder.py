@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tierstore.disk.base import Disk
 from tierstore.errors import DiskError
+from tierstore.tiers.base import Synced
 from tierstore.tiers.chunkfile import ChunkFile, ChunkName
 from tierstore.tiers.frame import Scratch
 from tierstore.tiers.space import FILES_MAX, FolderLimits, Space
@@ -69,13 +70,10 @@ class ChunkFolder:
         return self._space.shrinking()
 
     def free_nbytes(self, spec: ArraySpec | None) -> int | None:
-        """Bytes of files that can still be written to, the reserve left out.
+        """Bytes of files that can still be written to, the reserve left out; None where a block is larger than a file.
 
         Args:
             spec: The array whose current file counts too, as far as whole records fit; None: clean files alone.
-
-        Returns:
-            The bytes; None where a block is larger than a file.
         """
         geometry = self._arrays.get(spec.name) if spec else None
         file_nbytes = geometry.file_nbytes if geometry else self._limits.file_nbytes
@@ -188,26 +186,26 @@ class ChunkFolder:
         if self._current.get(chunk.name.array) is chunk:
             del self._current[chunk.name.array]
 
-    def sync(self) -> bool:
-        """Make every appended record durable; blocks. Whether all since the last call are; False is said once."""
+    def sync(self) -> Synced:
+        """Make every appended record durable; blocks. See `TierWork.sync`."""
         self.make_others_durable(None)
         lost, self._lost_records = self._lost_records, False
-        return not lost
+        in_doubt = tuple(chunk.file_id for chunk in self.files.values() if chunk.in_doubt)
+        return Synced(Outcome.IO_ERROR if lost else Outcome.OK, in_doubt)
 
     def make_durable(self, chunk: ChunkFile) -> bool:
-        """Sync one file; blocks. False where it failed, which the next `sync` says too."""
+        """Sync one file; blocks. False where that fails, which the next `sync` says too, or has failed before."""
         try:
             chunk.sync()
         except DiskError as error:
             _logger.warning("records since the last good sync are not durable: %s", error)
             self.retire(chunk)
             self._lost_records = True
-            return False
-        return True
+        return not chunk.in_doubt
 
     def make_others_durable(self, leaving: ChunkFile | None) -> bool:
-        """Sync every file but one that is to go; blocks. False where a sync failed."""
-        return all([self.make_durable(chunk) for chunk in self.files.values() if chunk is not leaving])
+        """Sync every file but one that is to go; blocks. False where a sync fails."""
+        return all([self.make_durable(chunk) for chunk in self.files.values() if chunk.dirty and chunk is not leaving])
 
     def discard(self, file_id: int) -> None:
         """Close and remove a file, durably; blocks. Where removing fails its bytes count on, and it is tried again."""

@@ -41,14 +41,19 @@ class RunPlacer:
 
     def append(self, run: Run, array: str) -> Outcome:
         """Begin to append a run where there is room, cut at the ends of files; OK, or why the rest is left. Blocks."""
-        rewrites = isinstance(run.batch.src, Extents)
+        src = run.batch.src
+        old = (
+            [self._folder.files[file] for file in set(src.file[run.left].tolist())] if isinstance(src, Extents) else []
+        )
         while len(run.left):
             file = self._folder.appended(array)
             if file is not None and not run.fitting(self._folder.files[file]) and not self.drain(array):
                 return Outcome.IO_ERROR  # before that file is sealed
-            chunk = self._folder.place(array, run.fitting, reserved=rewrites)
+            chunk = self._folder.place(array, run.fitting, reserved=bool(old))
             if isinstance(chunk, Outcome):
                 return chunk
+            for leaving in old:
+                leaving.heirs.add(chunk)
             if not self._attempt(array, partial(self._writer.append, run, chunk)):
                 return Outcome.IO_ERROR
         return Outcome.OK

@@ -23,7 +23,7 @@ from tierstore.disk.bounded import BoundedDisk
 from tierstore.disk.watched import WatchedDisk
 from tierstore.errors import DiskError, FolderError
 from tierstore.health import Fault
-from tierstore.tiers.base import Probed, Progress, Recovered
+from tierstore.tiers.base import Probed, Progress, Recovered, Synced
 from tierstore.tiers.chunkfile import ChunkFile, ChunkName
 from tierstore.tiers.finding import FoundFile, batches, list_chunks, mark_alive, read_chunk
 from tierstore.tiers.frame import Pool, aligned_buffer
@@ -126,9 +126,9 @@ class ReadOnlySsdTier:
         """Nothing: every block is REJECTED."""
         return [CopyResult(job.job_id, np.full(len(job), Outcome.REJECTED, np.uint8)) for job in jobs]
 
-    def sync(self) -> Outcome:
+    def sync(self) -> Synced:
         """Nothing was written, so nothing is left to sync."""
-        return Outcome.OK
+        return Synced(Outcome.OK)
 
     def discard(self, file: int) -> int:
         """Nothing: no file is this tier's to give back, and none is asked of it while it takes no block."""

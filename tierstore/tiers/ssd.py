@@ -24,7 +24,7 @@ from tierstore.disk.bounded import BoundedDisk
 from tierstore.disk.watched import WatchedDisk
 from tierstore.errors import DiskError
 from tierstore.health import Fault
-from tierstore.tiers.base import Probed, Progress, Recovered
+from tierstore.tiers.base import Probed, Progress, Recovered, Synced
 from tierstore.tiers.batch import Batch
 from tierstore.tiers.folder import ChunkFolder
 from tierstore.tiers.frame import Pool
@@ -138,13 +138,14 @@ class SsdTier:
         fault = self._write_fault()
         return [result if _is_whole(result) else replace(result, fault=fault) for result in ended]
 
-    def sync(self) -> Outcome:
+    def sync(self) -> Synced:
         """Make every record whose write has returned durable, one fdatasync a file written to; blocks.
 
         IO_ERROR is said once: records written since the last OK may then be lost to a crash, and only
         those written anew are in question for the next call.
         """
-        return Outcome.OK if self._folder.sync() and self._is_owner() else Outcome.IO_ERROR
+        synced = self._folder.sync()
+        return synced if self._is_owner() else replace(synced, outcome=Outcome.IO_ERROR)
 
     @property
     def files(self) -> list[int]:
@@ -233,7 +234,7 @@ class SsdTier:
                 if not self._placer.drain(spec.name):
                     ended = Outcome.IO_ERROR
         batch.end(batch.open, Outcome.IO_ERROR if ended is Outcome.OK else ended)
-        free_nbytes = self._folder.free_nbytes(spec)
+        free_nbytes = self._free_nbytes(spec)
         seconds_per_block = (time.perf_counter() - started) / max(1, len(batch))
         for job, outcomes, extents in batch.results():
             yield CopyResult(
@@ -254,7 +255,13 @@ class SsdTier:
         where = np.full(len(job), -1 if (file := self._folder.appended(spec.name)) is None else file, np.int32)
         nothing = np.zeros(len(job), np.uint32)
         extents = Extents(where, nothing, nothing, nothing)
-        return CopyResult(job.job_id, outcomes, extents, self._folder.free_nbytes(spec), seconds)
+        return CopyResult(job.job_id, outcomes, extents, self._free_nbytes(spec), seconds)
+
+    def _free_nbytes(self, spec: ArraySpec) -> int | None:
+        """What the tier can take, once what could go has gone."""
+        if self._owned:
+            self._graves.try_again()
+        return self._folder.free_nbytes(spec)
 
     def _is_owner(self) -> bool:
         """Whether the folder is still ours: a look at its LOCK. Where it is not, nothing is written any more."""

@@ -124,6 +124,7 @@ class Graves:
         self._clock = clock
         self._postponed: list[int] = []
         self._needed: set[int] = set()
+        self._newest = -1
         self.sequence_base = 0
 
     def write(self, job: TombstoneJob, array: str) -> UInt8Array:
@@ -155,22 +156,30 @@ class Graves:
     def discard(self, file: int) -> None:
         """Give a chunk file back, and those before it that could not go; blocks.
 
-        One that cannot go either stays, unknown to everybody else, until the next one is given back.
+        One that cannot go either stays, unknown to everybody else, until another is given back or `try_again`.
         """
         self._postponed = [file_id for file_id in (*self._postponed, file) if not self.release(file_id)]
+
+    def try_again(self) -> None:
+        """Give back what could not go, where a file has been begun since that may take its tombstones; blocks."""
+        newest = max(self._folder.files, default=-1) if self._postponed else self._newest
+        if newest != self._newest:
+            self._newest = newest
+            self._postponed = [file_id for file_id in self._postponed if not self.release(file_id)]
 
     def release(self, file: int) -> bool:
         """Remove a chunk file if it can go; blocks. Whether it has gone.
 
         It can once its blocks that were written again are durable, and so are its tombstones that are still needed.
-        Where the blocks may not be durable elsewhere it stays for the next start.
+        Where the blocks may not be durable elsewhere, now or after a sync that failed earlier, it stays for the next
+        start.
         """
         chunk = self._folder.files.get(file)
         if chunk is None:
             return True
         if file in self._needed:
             return False
-        if not self._folder.make_others_durable(chunk):
+        if not self._folder.make_others_durable(chunk) or any(heir.in_doubt for heir in chunk.heirs):
             _logger.warning("%s stays: what was written again of it may not be durable", chunk.name.path)
             self._needed.add(file)
             return False

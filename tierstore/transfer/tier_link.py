@@ -134,8 +134,8 @@ class WriteLink:
             codes = np.array([found.reading, found.writing], np.uint8)
             results = [CopyResult(job.job_id, codes, dst_free_nbytes=found.free_nbytes, fault=found.fault)]
         else:
-            outcome = self._tier.sync()
-            results = [ended(job, outcome) for job, _done in self._taken]
+            synced = self._tier.sync()
+            results = [replace(ended(job, synced.outcome), in_doubt=synced.in_doubt) for job, _done in self._taken]
         seconds = (time.perf_counter() - begun) / len(results)
         answered, self._taken = self._taken, []
         for (_job, done), result in zip(answered, results, strict=True):

@@ -117,7 +117,7 @@ class TierContract:
         user = BlockUser(world.pool, world.generation())
         for names in ([7, 3], [9], [1, 5, 4]):
             user.write(tier, names)
-        assert tier.sync() is _OK
+        assert tier.sync().outcome is _OK
         tier = world.start()
         assert user.recover(tier.recover()) == [7, 3, 9, 1, 5, 4]
         assert user.read(tier, [1, 3, 4, 5, 7, 9]) == [_OK] * 6
@@ -126,7 +126,7 @@ class TierContract:
         tier = fresh(world)
         user = BlockUser(world.pool, world.generation())
         user.write(tier, [1, 2])
-        assert tier.sync() is _OK
+        assert tier.sync().outcome is _OK
         user.write(tier, [3, 4])
         tier = world.start()
         names = user.recover(tier.recover())
@@ -140,7 +140,7 @@ class TierContract:
             tier = world.start()
             assert user.recover(tier.recover()) == list(range(2 * life))
             user.write(tier, [2 * life, 2 * life + 1])
-            assert tier.sync() is _OK
+            assert tier.sync().outcome is _OK
             assert set(user.read(tier, range(2 * life + 2))) == {_OK}
 
     def test_the_last_record_of_an_identity_counts(self, world: TierWorld) -> None:
@@ -149,7 +149,7 @@ class TierContract:
         user.write(tier, [1, 2, 3])
         user.write(tier, [2])
         last_page = user.where[2][1]
-        assert tier.sync() is _OK
+        assert tier.sync().outcome is _OK
         tier = world.start()
         assert user.recover(tier.recover()) == [1, 3, 2]
         assert user.where[2][1] == last_page
@@ -161,7 +161,7 @@ class TierContract:
         user.write(tier, range(5))
         other.write(tier, range(5))
         assert user.delete(tier, [1, 3, 77]).outcomes.tolist() == [_OK] * 3
-        assert tier.sync() is _OK
+        assert tier.sync().outcome is _OK
         for _ in range(2):
             tier = world.start()
             batches = list(tier.recover())
@@ -174,7 +174,7 @@ class TierContract:
         user.write(tier, [1, 2])
         user.delete(tier, [1, 2])
         user.write(tier, [2])
-        assert tier.sync() is _OK
+        assert tier.sync().outcome is _OK
         tier = world.start()
         assert user.recover(tier.recover()) == [2]
         assert user.read(tier, [2]) == [_OK]
@@ -194,7 +194,7 @@ class TierContract:
             results = tier.write(part)
             assert [result.job_id for result in results] == [job.job_id for job in part]
             assert [result.outcomes.tolist() for result in results] == [[_OK]] * len(part)
-        assert tier.sync() is _OK
+        assert tier.sync().outcome is _OK
         assert user.recover(world.start().recover()) == [2]
 
     def test_a_delete_of_an_earlier_run_is_outlived_by_a_write_of_this_one(self, world: TierWorld) -> None:
@@ -202,11 +202,11 @@ class TierContract:
         user = BlockUser(world.pool, world.generation())
         for _ in range(5):
             user.delete(tier, [1])
-        assert tier.sync() is _OK
+        assert tier.sync().outcome is _OK
         tier, again = world.start(), BlockUser(world.pool, world.generation())
         assert list(tier.recover()) == []
         again.write(tier, [1])
-        assert tier.sync() is _OK
+        assert tier.sync().outcome is _OK
         assert again.recover(world.start().recover()) == [1]
 
     def test_thousands_of_blocks_are_deleted_in_one_job(self, world: TierWorld) -> None:
@@ -215,7 +215,7 @@ class TierContract:
         for start in range(0, 60, 10):
             user.write(tier, range(start, start + 10))
         assert set(user.delete(tier, [*range(5, 60), *range(1000, 2000)]).outcomes.tolist()) == {_OK}
-        assert tier.sync() is _OK
+        assert tier.sync().outcome is _OK
         assert user.recover(world.start().recover()) == [0, 1, 2, 3, 4]
 
     def test_a_full_tier_still_takes_deletes(self, world: TierWorld) -> None:
@@ -225,7 +225,7 @@ class TierContract:
         while user.write(tier, [written]).outcomes[0] == _OK:
             written += 1
         assert set(user.delete(tier, range(10, written)).outcomes.tolist()) == {_OK}
-        assert tier.sync() is _OK
+        assert tier.sync().outcome is _OK
         assert user.recover(world.start().recover()) == list(range(10))
 
     def test_a_start_tells_how_far_it_is(self, world: TierWorld) -> None:
@@ -259,7 +259,7 @@ class TierContract:
         assert set(user.read(tier, written[-8:])) == {_OK}
         assert user.write(tier, [_WRITES_MAX]).outcomes.tolist() == [_OK]
         assert user.where[_WRITES_MAX][0] != oldest
-        assert tier.sync() is _OK
+        assert tier.sync().outcome is _OK
         tier = world.start()
         assert user.recover(tier.recover()) == [*written[len(gone) :], _WRITES_MAX]
 
