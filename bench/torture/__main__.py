@@ -2,17 +2,19 @@
 
 Lives of a store end by kill -9 or power loss at any disk call, its files are damaged, and every next life must find
 what was acknowledged as durable, nothing that was deleted, no wrong byte, and a ledger that equals the disk. Says how
-to live a life again that did not. Exit code 1 unless every figure that must be 0 is.
+to live a life again that did not. Ended early, by Ctrl-C or SIGTERM, it tells of the lives so far. Exit code 1 unless
+every figure that must be 0 is.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
 import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import cycle
 from math import inf
 from pathlib import Path
@@ -117,7 +119,7 @@ def main(
         console=console, auto_refresh=False,  # lives fork: no thread but this one
     )  # fmt: skip
     console.print(f"seed {seed}")
-    with bar if console.is_terminal else nullcontext():
+    with suppress(KeyboardInterrupt), bar if console.is_terminal else nullcontext():
         task = bar.add_task("", total=sum(len(lives) for _, lives in worlds))
         for kind, lives in worlds:
             if time.perf_counter() - begun > 60 * minutes:
@@ -135,4 +137,5 @@ def main(
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     main()

@@ -270,5 +270,9 @@ def _await(pid: int, kill_seconds: float) -> tuple[bool, int]:
         if not ended:
             os.kill(pid, signal.SIGKILL)
         return not ended, os.waitpid(pid, 0)[1]
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
     finally:
         os.close(descriptor)
