@@ -1,11 +1,15 @@
-"""What the store answers when it is asked what is worth loading. Plain data, like `tierstore.types`."""
+"""What is known and binds nobody: what is worth loading, how blocks were used. Plain data, like `tierstore.types`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-__all__ = ["LoadAdvice", "Place"]
+if TYPE_CHECKING:
+    from tierstore.types import UInt16Array, UInt32Array, UInt64Array
+
+__all__ = ["LoadAdvice", "Place", "Usage"]
 
 
 class Place(IntEnum):
@@ -37,3 +41,21 @@ class LoadAdvice:
     load_seconds: float
     recompute_seconds: float | None
     in_host: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Usage:
+    """How blocks were used: three parallel columns, advisory.
+
+    Attributes:
+        prefix: uint64[n]; names a block within one store, by its fingerprint and hash; see `identity_prefixes`.
+        last_use: uint32[n]; in the ticks of the store's clock.
+        hits: uint16[n]; uses since it came, or since it was last written again.
+    """
+
+    prefix: UInt64Array
+    last_use: UInt32Array
+    hits: UInt16Array
+
+    def __len__(self) -> int:
+        return len(self.prefix)

@@ -11,20 +11,21 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
-from tierstore.handle import NamespaceHandle
+from tierstore.handle import NO_PARENT, NamespaceHandle
 from tierstore.store import Store
 
 if TYPE_CHECKING:
     from tierstore.advice import LoadAdvice
+    from tierstore.arguments import GetOptions, PutOptions
     from tierstore.config import StoreConfig
     from tierstore.device.base import Device
     from tierstore.disk.base import Disk
-    from tierstore.handle import GetOptions, PutOptions
     from tierstore.keys import Namespace
     from tierstore.transfer.future import Transfer, TransferResult
+    from tierstore.transfer.lending import Grant, Lease, Reservation
     from tierstore.types import Presence, UInt8Array
 
-__all__ = ["AsyncNamespaceHandle", "AsyncStore"]
+__all__ = ["AsyncNamespaceHandle", "AsyncStore", "settled"]
 
 
 class AsyncStore:
@@ -90,6 +91,28 @@ class AsyncNamespaceHandle:
     ) -> TransferResult:
         """See `NamespaceHandle.get`."""
         return await settled(self.handle.get(hashes, buffers, **options))
+
+    async def acquire(
+        self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None
+    ) -> tuple[Lease, Grant]:
+        """See `NamespaceHandle.acquire`; cancelled, the lease is released."""
+        lease = self.handle.acquire(hashes, deadline_seconds=deadline_seconds)
+        try:
+            return lease, await asyncio.wrap_future(lease.granted)
+        except asyncio.CancelledError:
+            lease.release()
+            raise
+
+    def reserve(
+        self,
+        hashes: Sequence[bytes] | UInt8Array,
+        *,
+        parent: bytes = NO_PARENT,
+        durable: bool = False,
+        deadline_seconds: float | None = None,
+    ) -> Reservation:
+        """See `NamespaceHandle.reserve`; planned at once, so there is nothing to await. `settled` awaits its put."""
+        return self.handle.reserve(hashes, parent=parent, durable=durable, deadline_seconds=deadline_seconds)
 
     async def prefetch(
         self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None

@@ -27,6 +27,7 @@ from tierstore.tiers.read_only import ReadOnlySsdTier
 from tierstore.tiers.ssd import SsdTier, default_file_nbytes
 from tierstore.transfer.device_link import DeviceLink
 from tierstore.transfer.engine import Engine
+from tierstore.transfer.lending import LendingLink
 from tierstore.transfer.links import Links
 from tierstore.transfer.tier_link import ReadLink, WriteLink
 from tierstore.types import PAGE_NBYTES
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from tierstore.disk.base import Disk
     from tierstore.policy.base import AdmissionPolicy, NewPolicy
     from tierstore.tiers.base import Recovered, Tier
-    from tierstore.transfer.caller_memory import CallerMemory
+    from tierstore.transfer.base import FarSide
     from tierstore.types import RequestId
 
 __all__ = ["House", "build"]
@@ -105,6 +106,7 @@ def build(
         if device is None:
             device = cast("Callable[[], Device]", registry.load("devices", config.device.name))()
         pool = HostPool(pool_nbytes, shared=config.host.shared)
+        slots.generations = pool.generations
         stack.callback(pool.close)
         stack.callback(device.pin(pool.view))
         if config.host.populate:
@@ -130,13 +132,10 @@ def build(
         planner = _planner(config, slots, metrics, with_ssd=tier is not None, num_recovered=num_recovered)
         if files:
             planner.catalogue.adopt_files(list(files))
-        memory: dict[RequestId, CallerMemory] = {}
-        links = Links(
-            load=DeviceLink(device, pool.view, memory, "load"),
-            store=DeviceLink(device, pool.view, memory, "store"),
-            read=None if tier is None else _read_link(tier, config),
-            write=None if tier is None else WriteLink(tier, name="ssd-write", capacity=_TIER_JOBS_MAX),
-        )
+        memory: dict[RequestId, FarSide] = {}
+        load, store = (DeviceLink(device, pool.view, memory, name) for name in ("load", "store"))
+        read, write = _tier_links(tier, config)
+        links = Links(load, store, read, write, LendingLink(memory))
         engine = Engine(planner, links, memory, _steady_clock(), shield=shield)
         recency = None if disk is None or config.ssd.read_only else RecencyKeeper(disk, engine, recovered)
         if recency is not None:
@@ -191,9 +190,12 @@ def _codec(name: str) -> Codec:
     return cast("Callable[[], Codec]", registry.load("codecs", name))()
 
 
-def _read_link(tier: Tier, config: StoreConfig) -> ReadLink:
+def _tier_links(tier: Tier | None, config: StoreConfig) -> tuple[ReadLink, WriteLink] | tuple[None, None]:
     """With twice the threads that may read at once: while half of them verify, the others keep the disk busy."""
-    return ReadLink(tier, name="ssd-read", threads=2 * config.ssd.read_threads, capacity=_TIER_JOBS_MAX)
+    if tier is None:
+        return None, None
+    read = ReadLink(tier, name="ssd-read", threads=2 * config.ssd.read_threads, capacity=_TIER_JOBS_MAX)
+    return read, WriteLink(tier, name="ssd-write", capacity=_TIER_JOBS_MAX)
 
 
 def _planner(

@@ -5,43 +5,30 @@ Made by `tierstore.store`; awaited in `tierstore.aio`. Moves nothing itself and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.arguments import as_hashes, seconds_of
 from tierstore.control.loading import LoadRequest
-from tierstore.errors import ConfigError, IdentityError
-from tierstore.keys import Namespace, pack_hashes
-from tierstore.transfer import scheduling
+from tierstore.errors import ConfigError
+from tierstore.keys import Namespace
+from tierstore.transfer import openings, scheduling
 from tierstore.transfer.caller_memory import BlockIds, CallerMemory
 from tierstore.transfer.future import Transfer
+from tierstore.transfer.lending import Lease, Reservation
 from tierstore.types import HASH_NBYTES, Generation, Presence
 
 if TYPE_CHECKING:
     from tierstore.advice import LoadAdvice
     from tierstore.store import Store
+    from tierstore.transfer.base import FarSide
     from tierstore.types import UInt8Array
 
-__all__ = ["GetOptions", "NamespaceHandle", "PutOptions", "as_hashes"]
+__all__ = ["NO_PARENT", "NamespaceHandle"]
 
-_NO_PARENT = bytes(HASH_NBYTES)
-
-
-class GetOptions(TypedDict, total=False):
-    """Keywords of `NamespaceHandle.get`."""
-
-    block_ids: BlockIds | None
-    after: object
-    deadline_seconds: float | None
-
-
-class PutOptions(GetOptions, total=False):
-    """Keywords of `NamespaceHandle.put`."""
-
-    parent: bytes
-    durable: bool
+NO_PARENT = bytes(HASH_NBYTES)
 
 
 class NamespaceHandle:
@@ -72,7 +59,7 @@ class NamespaceHandle:
         buffers: object,
         *,
         block_ids: BlockIds | None = None,
-        parent: bytes = _NO_PARENT,
+        parent: bytes = NO_PARENT,
         durable: bool = False,
         after: object = None,
         deadline_seconds: float | None = None,
@@ -95,15 +82,8 @@ class NamespaceHandle:
         """
         keys = as_hashes(hashes)
         memory = self._memory(keys, buffers, block_ids, after, written=False)
-        parents = np.concatenate([as_hashes([parent]), keys[:-1]])[: len(keys)]
-        number, deadline = self._generation.number, self._deadline(deadline_seconds)
-        return self._store.engine.start(
-            lambda planner: planner.put(number, keys, parents, durable=durable, deadline=deadline),
-            num_blocks=len(keys),
-            block_nbytes=self.namespace.layout.block_nbytes,
-            memory=memory,
-            deadline=deadline,
-        )
+        parents = _parents(parent, keys)
+        return self._start(openings.putting(keys, parents, durable=durable), keys, memory, deadline_seconds)
 
     def get(
         self,
@@ -129,14 +109,44 @@ class NamespaceHandle:
         """
         keys = as_hashes(hashes)
         memory = self._memory(keys, buffers, block_ids, after, written=True)
-        number, deadline = self._generation.number, self._deadline(deadline_seconds)
-        return self._store.engine.start(
-            lambda planner: planner.get(number, keys, deadline),
-            num_blocks=len(keys),
-            block_nbytes=self.namespace.layout.block_nbytes,
-            memory=memory,
-            deadline=deadline,
-        )
+        return self._start(openings.getting(keys), keys, memory, deadline_seconds)
+
+    def acquire(self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None) -> Lease:
+        """Lend the slots of the longest prefix there is to who copies for himself. Does not block.
+
+        The blocks can neither be evicted nor change until the lease is released. What is lent at the same time is at
+        most half of the pool; beyond it the prefix is cut short.
+
+        Args:
+            hashes: Whose blocks.
+            deadline_seconds: Lend what is ready by then, and no more.
+
+        Raises:
+            IdentityError, ClosedError: Before anything has happened.
+        """
+        keys = as_hashes(hashes)
+        lease = Lease(self._store.pool.generations, self._store.engine.shield)
+        lease.begin(lambda loan: self._start(openings.lent(openings.getting(keys)), keys, loan, deadline_seconds))
+        return lease
+
+    def reserve(
+        self,
+        hashes: Sequence[bytes] | UInt8Array,
+        *,
+        parent: bytes = NO_PARENT,
+        durable: bool = False,
+        deadline_seconds: float | None = None,
+    ) -> Reservation:
+        """Lend slots for blocks that nobody holds, to be filled by who asks, and then committed. Does not block.
+
+        Until then look-ups say PENDING, and who gets or puts these blocks waits. See `put` and `acquire`.
+        """
+        keys = as_hashes(hashes)
+        parents = _parents(parent, keys)
+        reservation = Reservation(self._store.pool.generations, self._store.engine.shield)
+        opening = openings.lent(openings.putting(keys, parents, durable=durable))
+        reservation.begin(lambda loan: self._start(opening, keys, loan, deadline_seconds))
+        return reservation
 
     def prefetch(self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None) -> Transfer:
         """Bring a prefix from SSD into host memory, behind every get, into free or cold slots only.
@@ -151,13 +161,7 @@ class NamespaceHandle:
         keys = as_hashes(hashes)
         if deadline_seconds is None:
             deadline_seconds = self._store.prefetching.within(len(keys) * self.namespace.layout.block_tokens)
-        number, deadline = self._generation.number, self._deadline(deadline_seconds)
-        return self._store.engine.start(
-            lambda planner: planner.prefetch(number, keys, deadline),
-            num_blocks=len(keys),
-            block_nbytes=self.namespace.layout.block_nbytes,
-            deadline=deadline,
-        )
+        return self._start(openings.prefetching(keys), keys, None, deadline_seconds)
 
     def may_start(self, prefetch: Transfer) -> bool:
         """Whether the request of a prefetch may start now, as ``prefetch.policy`` says. Does not block.
@@ -218,7 +222,7 @@ class NamespaceHandle:
         """
         if computed_tokens < 0:
             raise ConfigError(f"computed_tokens is {computed_tokens}; pass 0, or how many tokens the engine holds")
-        wanted = LoadRequest(as_hashes(hashes), computed_tokens, _seconds(deadline_seconds), from_tail)
+        wanted = LoadRequest(as_hashes(hashes), computed_tokens, seconds_of(deadline_seconds), from_tail)
         return scheduling.plan_load(self._store.engine, self._generation.number, wanted)
 
     def report_prefill(self, *, prefix_tokens: int, num_tokens: int, seconds: float) -> None:
@@ -259,8 +263,18 @@ class NamespaceHandle:
         """Go on in a generation that the store has begun."""
         self._generation = generation
 
-    def _deadline(self, seconds: float | None) -> float:
-        return self._store.engine.now() + _seconds(seconds)
+    def _start(
+        self, open_request: openings.Opening, keys: UInt8Array, memory: FarSide | None, deadline_seconds: float | None
+    ) -> Transfer:
+        engine, number = self._store.engine, self._generation.number
+        deadline = engine.now() + seconds_of(deadline_seconds)
+        return engine.start(
+            lambda planner: open_request(planner, number, deadline),
+            num_blocks=len(keys),
+            block_nbytes=self.namespace.layout.block_nbytes,
+            memory=memory,
+            deadline=deadline,
+        )
 
     def _memory(
         self, keys: UInt8Array, buffers: object, block_ids: BlockIds | None, after: object, *, written: bool
@@ -270,31 +284,6 @@ class NamespaceHandle:
         return CallerMemory.check(kv, len(keys), block_ids, events, written=written)
 
 
-def _seconds(deadline_seconds: float | None) -> float:
-    """Seconds that something may take; infinity for no deadline, ConfigError where it is no number."""
-    if deadline_seconds is None:
-        return math.inf
-    if math.isnan(deadline_seconds):
-        raise ConfigError("deadline_seconds is nan; pass a number of seconds from now, or None for no deadline")
-    return deadline_seconds
-
-
-def as_hashes(hashes: Sequence[bytes] | UInt8Array) -> UInt8Array:
-    """Hashes as uint8[n, 32] of the store's own; IdentityError where one is malformed or comes twice."""
-    if isinstance(hashes, np.ndarray):
-        if hashes.dtype != np.uint8 or hashes.ndim != 2 or hashes.shape[1] != HASH_NBYTES:
-            raise IdentityError(f"hashes are {hashes.dtype}{list(hashes.shape)}; pass uint8[n, {HASH_NBYTES}]")
-        packed = np.array(hashes, order="C")
-    else:
-        packed = np.frombuffer(pack_hashes(hashes), np.uint8).reshape(-1, HASH_NBYTES)
-    if len(set(packed.view("V32").ravel().tolist())) < len(packed):
-        _check_distinct(packed)
-    return packed
-
-
-def _check_distinct(packed: UInt8Array) -> None:
-    seen: dict[bytes, int] = {}
-    for position, row in enumerate(packed):
-        first = seen.setdefault(row.tobytes(), position)
-        if first != position:
-            raise IdentityError(f"hash {position} is hash {first} again; a chain names each block once")
+def _parents(parent: bytes, keys: UInt8Array) -> UInt8Array:
+    """uint8[n, 32]: each block's predecessor."""
+    return np.concatenate([as_hashes([parent]), keys[:-1]])[: len(keys)]

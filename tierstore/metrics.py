@@ -24,7 +24,7 @@ Labels: TypeAlias = Mapping[str, tuple[str | int, ...]]
 SECONDS_BOUNDS = tuple(base * 10.0**exponent for exponent in range(-5, 1) for base in (1.0, 2.0, 5.0))
 """Upper bounds of the histograms' buckets, 10 microseconds to 5 seconds; one more takes the rest."""
 
-_LINK = ("load", "store", "ssd-read", "ssd-write", "ssd-rewrite")
+_LINK = ("load", "store", "lease", "reserve", "ssd-read", "ssd-write", "ssd-rewrite")
 _QUEUE = ("load", "store", "ssd-read", "ssd-write")
 _VERB = ("get", "put", "prefetch")
 _WAY = ("read", "write")
@@ -125,6 +125,7 @@ class Metric(Enum):
         "Blocks that free slots can take; unclaimed memory counts in the largest size.",
     )
     HOST_PINNED_BLOCKS = Kind.GAUGE, "Blocks in the host pool that jobs, requests or leases hold."
+    HOST_LENT_BYTES = Kind.GAUGE, "Bytes of host slots that others copy from or fill by themselves."
     HOST_USED_BYTES = Kind.GAUGE, "Bytes of host slots in use."
     HOST_REGISTERED_BYTES = (
         Kind.GAUGE,

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.advice import Usage
 from tierstore.errors import DiskError
 from tierstore.tiers.recency import RECENCY, read_recency, recency_keys, write_recency
+from tierstore.transfer import catalogue
 from tierstore.transfer.timer import Timer
-from tierstore.types import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +68,7 @@ class RecencyKeeper:
             if not planner.health.writes_on:
                 return
         parts = [np.empty(0, RECENCY)]
-        for usage in [*self._engine.usage(), *self._still_waiting()]:
+        for usage in [*catalogue.usage(self._engine), *self._still_waiting()]:
             rows = np.empty(len(usage), RECENCY)
             rows["key"], rows["last_use"], rows["hits"] = usage.prefix, usage.last_use, usage.hits
             parts.append(rows)

@@ -27,7 +27,7 @@ from tierstore.metrics import Metric
 from tierstore.monitor.showing import show
 from tierstore.policy.prefetching import PrefetchPolicy
 from tierstore.shield import Shield
-from tierstore.transfer import scheduling
+from tierstore.transfer import catalogue, scheduling
 from tierstore.transfer.future import Transfer, TransferResult
 from tierstore.types import PAGE_NBYTES, Generation, TierName
 
@@ -132,7 +132,7 @@ class Store:
                 for batch in self._house.recovered.pop(namespace.fingerprint, []):
                     recency = self._house.recency
                     usage = None if recency is None else recency.of(batch.fingerprint, batch.hashes)
-                    self._house.engine.adopt(generation.number, batch.hashes, batch.extents, usage)
+                    catalogue.adopt(self.engine, generation.number, batch.hashes, batch.extents, usage)
                 if namespace.stored_as is not None:
                     _logger.warning(_LOSSY, namespace.model, namespace.stored_as)
                 handle = self._handles[namespace.fingerprint] = NamespaceHandle(self, namespace, generation)

@@ -43,7 +43,6 @@ __all__ = [
     "SyncJob",
     "TierName",
     "TombstoneJob",
-    "Usage",
 ]
 
 HASH_NBYTES = 32
@@ -59,6 +58,8 @@ RequestId = NewType("RequestId", int)
 class TierName(StrEnum):
     """A tier that holds blocks, nearest to the engine first."""
 
+    BORROWER = "borrower"
+    """Memory that others copy from and to by themselves, in slots that they are lent; it holds no blocks."""
     DEVICE = "device"
     HOST = "host"
     SSD = "ssd"
@@ -136,29 +137,14 @@ class Extents:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Usage:
-    """How blocks were used: three parallel columns, advisory.
-
-    Attributes:
-        prefix: uint64[n]; names a block within one store, by its fingerprint and hash; see `identity_prefixes`.
-        last_use: uint32[n]; in the ticks of the store's clock.
-        hits: uint16[n]; uses since it came, or since it was last written again.
-    """
-
-    prefix: UInt64Array
-    last_use: UInt32Array
-    hits: UInt16Array
-
-    def __len__(self) -> int:
-        return len(self.prefix)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class CopyJob:
     """Blocks to move one way between two neighbouring tiers.
 
     Locations are int64 positions in the request on the device side, int32 pool pages (offset / `PAGE_NBYTES`)
     on the host side and `Extents` on the SSD side. From SSD to SSD a block is rewritten before its file goes.
+    Locations are int64 positions in the request on the caller's side, int32 pool pages (offset / `PAGE_NBYTES`)
+    on the host side and `Extents` on the SSD side. A write to SSD has no `dst_locations`: the write worker
+    chooses the place and reports it. From SSD to SSD a block is rewritten before its file goes.
 
     Attributes:
         job_id: Unique in one run of the store.
@@ -250,6 +236,7 @@ class CopyResult:
         encoded_nbytes: Bytes that a write put on disk for its blocks; None where unknown.
         fault: Why some of it failed, where that is the medium's fault and known.
         in_doubt: Of a sync, the files that it, or one before it, could not make durable.
+        checksums: uint32[n]; CRC32C of the blocks' own bytes, as the borrower says who has filled their slots.
     """
 
     job_id: JobId
@@ -260,6 +247,7 @@ class CopyResult:
     encoded_nbytes: int | None = None
     fault: Fault | None = None
     in_doubt: tuple[int, ...] = ()
+    checksums: UInt32Array | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -285,6 +273,7 @@ class Plan:
         jobs: To submit, all or nothing.
         lifts: Jobs already in a link that a get now waits for; to be served before prefetches.
         withdraws: Jobs already in a link that nobody wants any more; drop them if still queued.
+        handed: Requests of whose blocks so many were handed to jobs; no more will be. Before `finished`.
         finished: To resolve, after the jobs are submitted.
         due: Whether upkeep waits for `tend`.
         expire_at: When `expire` must be called for the sake of a tier; infinity: it need not.
@@ -294,6 +283,7 @@ class Plan:
     jobs: list[Job] = field(default_factory=list)
     lifts: list[JobId] = field(default_factory=list)
     withdraws: list[JobId] = field(default_factory=list)
+    handed: list[tuple[RequestId, int]] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
     due: bool = False
     expire_at: float = float("inf")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.payload import TIMEOUT_SECONDS, block_hash, chunk_nbytes, get, namespace, quiet, rows, small_store
-from tierstore.handle import as_hashes
+from tierstore.arguments import as_hashes
 from tierstore.store import NamespaceHandle, Store
 from tierstore.testing.sim_disk import SimDisk
 from tierstore.types import Outcome, Presence

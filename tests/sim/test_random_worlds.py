@@ -28,7 +28,7 @@ from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Job, Outcome, Pres
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
 
-SEEDS = range(14)
+SEEDS = range(16)
 STEPS = 400
 CHAINS = 7
 CHAIN_BLOCKS = 14
@@ -80,8 +80,8 @@ class RandomWorld:
     def run(self) -> None:
         """Live, then drain."""
         verbs = [self.get, self.put, self.prefetch, self.flush, self.delete, self.clear, self.cancel, self.congest]
-        verbs += [self.queue, self.serve, self.hang_up, self.stall]
-        weights = [20, 20, 10, 2, 2, 0.3, 3, 1, 10, 10, 0.2, 5]
+        verbs += [self.queue, self.serve, self.hang_up, self.stall, self.acquire, self.reserve]
+        weights = [20, 20, 10, 2, 2, 0.3, 3, 3, 10, 10, 0.2, 5, 2, 2]
         for _ in range(STEPS):
             self.world.expire_after(self.random.random() * 0.3)
             self.random.choices(verbs, weights)[0]()
@@ -114,6 +114,14 @@ class RandomWorld:
     def prefetch(self) -> None:
         hashes, layout, within = self.draw()
         self.transfers.append(self.world.prefetch(hashes, layout=layout, within=within))
+
+    def acquire(self) -> None:
+        hashes, _layout, within = self.draw()
+        self.transfers.append(self.world.acquire(hashes, within=within))
+
+    def reserve(self) -> None:
+        hashes, _layout, within = self.draw()
+        self.transfers.append(self.world.reserve(hashes, durable=self.random.random() < 0.3, within=within))
 
     def flush(self) -> None:
         self.transfers.append(self.world.flush())
@@ -231,7 +239,7 @@ def test_random_worlds_meet_what_they_are_for() -> None:
     for tier in (TierName.HOST, TierName.SSD):
         assert total(Metric.EVICTED_BLOCKS, tier) > 20
         assert total(Metric.HIT_BLOCKS, tier) > 20
-    for link in ("load", "store", "ssd-read", "ssd-write", "ssd-rewrite"):
+    for link in ("load", "store", "lease", "reserve", "ssd-read", "ssd-write", "ssd-rewrite"):
         assert total(Metric.LINK_BLOCKS, link, Outcome.OK) > 50
         assert total(Metric.LINK_BLOCKS, link, Outcome.IO_ERROR) > 0
     for way in ("read", "write"):

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tierstore.advice import Usage
 from tierstore.control import ssd_room
 from tierstore.control.entry import State
 from tierstore.metrics import Metric
 from tierstore.testing.engine_world import EngineWorld, chain
-from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Outcome, Presence, SyncJob, TierName, Usage
+from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Outcome, Presence, SyncJob, TierName
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array

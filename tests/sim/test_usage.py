@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tierstore.advice import Usage
 from tierstore.control import catalogue
 from tierstore.control.index import as_keys, identity_prefixes
 from tierstore.testing.engine_world import EngineWorld, chain
-from tierstore.types import PAGE_NBYTES, CopyJob, TierName, Usage
+from tierstore.transfer.catalogue import adopt
+from tierstore.transfer.catalogue import usage as usage_of
+from tierstore.types import PAGE_NBYTES, CopyJob, TierName
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
@@ -40,7 +43,7 @@ def prefixes(world: EngineWorld, hashes: UInt8Array, layout: int = 0) -> list[in
 def told(world: EngineWorld) -> dict[int, tuple[int, int]]:
     """Last use and hits of every block that the world tells of, by prefix."""
     rows: dict[int, tuple[int, int]] = {}
-    for usage in world.engine.usage():
+    for usage in usage_of(world.engine):
         columns = (usage.prefix.tolist(), usage.last_use.tolist(), usage.hits.tolist())
         for prefix, last_use, hits in zip(*columns, strict=True):
             assert prefix not in rows, f"{prefix} is told twice"
@@ -109,7 +112,7 @@ def test_usage_of_blocks_that_there_is_no_room_for_moves_to_no_other_block() -> 
     usage = Usage(
         np.zeros(FILE_BLOCKS, np.uint64), np.arange(FILE_BLOCKS, dtype=np.uint32), np.arange(10, 18, dtype=np.uint16)
     )
-    assert world.engine.adopt(world.generations[0].number, BLOCKS, extents, usage) == 4
+    assert adopt(world.engine, world.generations[0].number, BLOCKS, extents, usage) == 4
     names = prefixes(world, BLOCKS)
     assert told(world) == {
         **{names[position]: (0, 0) for position in (2, 3)},
@@ -154,7 +157,7 @@ def test_usage_is_told_in_slices_that_miss_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(catalogue, "_USAGE_ENTRIES", 3)
     world = EngineWorld()
     world.keep_on_ssd(BLOCKS)
-    slices = [len(usage) for usage in world.engine.usage()]
+    slices = [len(usage) for usage in usage_of(world.engine)]
     assert slices == [3, 3, 2]
     assert set(told(world)) == set(prefixes(world, BLOCKS))
 

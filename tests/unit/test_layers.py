@@ -20,7 +20,7 @@ def copy() -> list[CpuEvent]:
 
 def test_a_group_waits_for_every_copy_and_for_no_other_group() -> None:
     layers, first, second = Layers(2), copy(), copy()
-    layers.expect(lambda: 5)
+    layers.complete(5)
     layers.add(first, 3)
     first[0].reach()
     assert not layers.event(0).done()  # two blocks are still to come
@@ -32,19 +32,18 @@ def test_a_group_waits_for_every_copy_and_for_no_other_group() -> None:
     assert not layers.event(1).done()
 
 
-def test_a_group_is_ready_once_fewer_blocks_are_wanted() -> None:
-    layers, only, wanted = Layers(2), copy(), [5]
-    layers.expect(lambda: wanted[0])
+def test_a_group_is_ready_once_no_more_blocks_will_come() -> None:
+    layers, only = Layers(2), copy()
     layers.add(only, 3)
     only[0].reach()
     assert not layers.event(0).done()
-    wanted[0] = 3
+    layers.complete(3)
     assert layers.event(0).done()
 
 
 def test_the_end_of_a_get_ends_every_wait() -> None:
     layers = Layers(2)
-    layers.expect(lambda: 5)
+    layers.complete(5)
     with closing(Worker("waiter", capacity=1)) as worker:
         seen: list[bool] = []
         assert worker.submit(lambda: seen.append(layers.event(1).wait(WAIT_SECONDS)))
@@ -55,7 +54,7 @@ def test_the_end_of_a_get_ends_every_wait() -> None:
 def test_copies_are_not_known_before_the_last_is_enqueued() -> None:
     layers = Layers(2)
     assert layers.event(0).copies(0.0) is None
-    layers.expect(lambda: 1)
+    layers.complete(1)
     assert layers.event(0).copies(0.0) is None
     layers.add(copy(), 1)
     assert len(layers.event(0).copies(0.0) or []) == 1

@@ -181,3 +181,23 @@ def test_what_is_left_beyond_the_last_slab_is_not_used() -> None:
     slots = SlotAllocator(pool_nbytes=(SLABS_MIN * 16 + 15) * PAGE_NBYTES, slab_nbytes=16 * PAGE_NBYTES)
     assert slots.capacity_slabs == SLABS_MIN
     assert len(slots.take(slots.open_class(PAGE_NBYTES), 100)) == 64
+
+
+def test_a_slot_has_another_generation_each_time_it_is_taken() -> None:
+    slots = pool()
+    small = slots.open_class(PAGE_NBYTES)
+    pages = slots.take(small, 4)
+    first = slots.generations[pages].copy()
+    slots.give_back(small, pages)
+    slots.take(small, 2)
+    assert (slots.generations[pages] != first).tolist() == [True, True, False, False]
+
+
+def test_a_slab_that_changes_hands_changes_the_generation_of_every_slot_that_was_in_it() -> None:
+    slots = pool()
+    small, large = slots.open_class(PAGE_NBYTES), slots.open_class(2 * PAGE_NBYTES)
+    pages = slots.take(small, 4 * SLAB_PAGES)
+    first = slots.generations.copy()
+    slots.give_back(small, pages[:SLAB_PAGES])
+    slots.begin_drain(0, large)
+    assert (slots.generations != first).nonzero()[0].tolist() == list(range(SLAB_PAGES))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.advice import Usage
 from tierstore.control.entry import State
 from tierstore.control.index import as_keys, identity_prefixes
 from tierstore.metrics import Metric
-from tierstore.types import Extents, Presence, Usage
+from tierstore.types import Extents, Presence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

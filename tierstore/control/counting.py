@@ -30,6 +30,8 @@ _OK = Outcome.OK
 _LINK_NAMES = {
     (TierName.HOST, TierName.DEVICE): "load",
     (TierName.DEVICE, TierName.HOST): "store",
+    (TierName.HOST, TierName.BORROWER): "lease",
+    (TierName.BORROWER, TierName.HOST): "reserve",
     (TierName.SSD, TierName.HOST): "ssd-read",
     (TierName.HOST, TierName.SSD): "ssd-write",
     (TierName.SSD, TierName.SSD): "ssd-rewrite",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tierstore.control.requests import Life
+from tierstore.control.requests import FAR, Life
 from tierstore.layout import KVLayout
 from tierstore.types import CopyJob, Generation, JobId, Outcome, RequestId, SyncJob, TierName
 
@@ -66,7 +66,7 @@ class Flushes:
         self._sync_if_quiet(plan)
 
     def _matters(self, job: object) -> bool:
-        return isinstance(job, CopyJob) and (job.src is TierName.DEVICE or job.dst is TierName.SSD)
+        return isinstance(job, CopyJob) and (job.src in FAR or job.dst is TierName.SSD)
 
     def _sync_if_quiet(self, plan: Plan) -> None:
         quiet = [request for request, jobs in self._waiting if not jobs and not request.done]

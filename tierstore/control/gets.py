@@ -207,5 +207,7 @@ class Gets:
             request.in_pieces = request.in_pieces or request.frontier > 0
             request.frontier += run
             self._mind.device_job(request, positions, load=True, plan=plan)
-        if request.frontier >= request.stop and not request.moving:
-            self._mind.resolve(request, plan)
+        if request.frontier >= request.stop:
+            plan.handed.append((request.request_id, request.stop))
+            if not request.moving:
+                self._mind.resolve(request, plan)

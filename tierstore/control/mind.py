@@ -111,14 +111,14 @@ class Mind:
         return stuck
 
     def device_job(self, request: Request, positions: Int64Array, *, load: bool, plan: Plan) -> None:
-        """Plan one copy between the request's pages and the host slots of these blocks."""
+        """Plan one copy between the caller's memory and the host slots of these blocks."""
         entries = request.entries[positions]
         pages = self.directory.host_page[entries]
         job = CopyJob(
             job_id=self.jobs.next_id(),
             generation=request.life.generation,
-            src=TierName.HOST if load else TierName.DEVICE,
-            dst=TierName.DEVICE if load else TierName.HOST,
+            src=TierName.HOST if load else request.far,
+            dst=request.far if load else TierName.HOST,
             entries=entries,
             hashes=request.hashes[positions],
             parents=None,

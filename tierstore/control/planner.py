@@ -15,21 +15,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.control.catalogue import Catalogue
+from tierstore.control.checking import check
 from tierstore.control.counting import count_request, gauge
 from tierstore.control.deletes import Deletes
 from tierstore.control.directory import Directory
-from tierstore.control.entry import State
 from tierstore.control.flushes import NO_LIFE, Flushes
 from tierstore.control.gets import Gets
 from tierstore.control.host_room import HostRoom
 from tierstore.control.jobs import JobTable
+from tierstore.control.lending import Lending
 from tierstore.control.loading import Loading
 from tierstore.control.lookahead import Lookahead
 from tierstore.control.mind import Limits, Mind
 from tierstore.control.outage import Outage
 from tierstore.control.prefetch import Prefetches
 from tierstore.control.puts import Puts
-from tierstore.control.requests import Life, Request, RequestTable
+from tierstore.control.requests import FAR, Life, Request, RequestTable
 from tierstore.control.results import Results
 from tierstore.control.ssd_health import SsdHealth
 from tierstore.control.ssd_room import SsdRoom
@@ -44,7 +45,6 @@ from tierstore.types import (
     Plan,
     Priority,
     RequestId,
-    TierName,
 )
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Planner:
         self._lookahead = Lookahead(self._mind)
         self.loading = Loading(self._mind, limits.prefill_tokens_per_second)
         self._flushes = Flushes(self._mind)
+        self._lending = Lending(host.pool_nbytes // 2, metrics)
         self._lives: dict[int, Life] = {}
         self._upkeep = Upkeep(self._mind, self._lives, self._write_back)
         self._deletes = Deletes(self._mind, self._upkeep)
@@ -167,6 +168,12 @@ class Planner:
             request.durable = durable
         return request
 
+    def lent(self, request: Request | None) -> Request | None:
+        """A get or put just opened, whose caller copies by itself from or to the slots that it is lent."""
+        if request is not None:
+            self._lending.open(request)
+        return request
+
     def prefetch(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
         """Open a prefetch."""
         return self._requests.open(
@@ -214,10 +221,9 @@ class Planner:
         """Plan the next slice of a request; to be called until `request.planned`, at least once."""
         plan = Plan()
         request.begun = min(request.begun, now)
-        first = request.opened == 0  # of no blocks a request still has one slice
         if self._is_over(request.life) and not request.done:
             request.story.shorten(request, Outcome.CANCELLED, plan, now)
-        elif not request.done and (first or not request.planned):
+        elif not request.done and (request.opened == 0 or not request.planned):  # of no blocks it still has a slice
             request.story.open(request, min(request.stop, request.opened + SLICE_BLOCKS), plan, now)
         return self._closed(plan, now)
 
@@ -233,7 +239,7 @@ class Planner:
         plan = Plan()
         mind = self._mind
         job = mind.jobs.get(result.job_id).job
-        fills = job.dst if isinstance(job, CopyJob) and job.dst not in (TierName.DEVICE, job.src) else None
+        fills = job.dst if isinstance(job, CopyJob) and job.dst not in (*FAR, job.src) else None
         record = mind.jobs.close(result.job_id, fills, job.entries if isinstance(job, CopyJob) else None)
         record.outcomes = result.outcomes
         self._flushes.heed(record)
@@ -281,19 +287,14 @@ class Planner:
     def _closed(self, plan: Plan, now: float) -> Plan:
         self._outage.follow(plan, now)
         self.loading.rates.began(plan.jobs, now)
+        self._lending.handed(plan, self._requests)
         for finished in plan.finished:
-            count_request(self._mind, self._requests.close(finished.request_id), now)
+            request = self._requests.close(finished.request_id)
+            self._lending.close(request)
+            count_request(self._mind, request, now)
         plan.due = self._upkeep.due or self._lookahead.due
         return plan
 
     def check(self) -> None:
         """Assert every invariant of the mind; costs a pass over the whole directory."""
-        mind = self._mind
-        mind.directory.check()
-        mind.host.check()
-        if mind.ssd is not None:
-            mind.ssd.check()
-        for tier, places in ((TierName.HOST, mind.directory.host), (TierName.SSD, mind.directory.ssd)):
-            filling = set((places.state[: mind.directory.high_water] == State.FILLING).nonzero()[0].tolist())
-            missing = filling - mind.jobs.filling(tier)
-            assert not missing, f"FILLING in {tier} without a job: {sorted(missing)[:8]}"
+        check(self._mind)

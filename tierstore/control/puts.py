@@ -66,7 +66,10 @@ class Puts:
         request.opened = hi
         self._release(request)
         if len(taken):
+            request.frontier += len(taken)
             mind.device_job(request, lo + taken, load=False, plan=plan)
+        if request.planned:
+            plan.handed.append((request.request_id, request.frontier))
         stuck = mind.stuck(entries, host)
         request.outcomes[lo + stuck.nonzero()[0]] = Outcome.REJECTED
         filling = ((host == State.FILLING) & ~stuck).nonzero()[0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tierstore.types import Outcome, RequestId
+from tierstore.types import Outcome, RequestId, TierName
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
     from tierstore.types import Generation, Int32Array, Int64Array, Plan, Priority, UInt8Array, UInt64Array
 
-__all__ = ["UNASKED", "Life", "Request", "RequestTable", "Story", "new_request"]
+__all__ = ["FAR", "UNASKED", "Life", "Request", "RequestTable", "Story", "new_request"]
+
+FAR = frozenset((TierName.DEVICE, TierName.BORROWER))
+"""Where the caller's memory may be, on the other side of the host pool."""
 
 _DEADLINES_SPARE = 64
 """Deadlines of ended requests that are not worth looking for."""
@@ -71,7 +74,7 @@ class Request:
         ready: bool[n]; the host copy is pinned for this request: to be loaded, or until all of a put is planned.
         opened: Blocks planned so far, from the first.
         stop: Blocks still wanted, from the first.
-        frontier: Blocks handed to load jobs.
+        frontier: Blocks handed to jobs that touch the caller's memory.
         awaiting: Blocks for which it waits on jobs.
         moving: Its own jobs that touch the caller's memory.
         syncing: A durable put whose writes have ended and whose sync has not.
@@ -79,6 +82,8 @@ class Request:
         begun: When its first slice was planned; infinity before.
         done: Resolved; what arrives later is of no interest.
         in_pieces: Its blocks came to the host pool, or were used, in more than one batch.
+        far: Where the caller's memory is.
+        lent_nbytes: Of the host pool, that count as lent until it has ended.
         depth: Blocks before its first one in their chain, as far as they are known; -1 where nobody has looked.
     """
 
@@ -103,6 +108,8 @@ class Request:
     begun: float = math.inf
     done: bool = False
     in_pieces: bool = False
+    far: TierName = TierName.DEVICE
+    lent_nbytes: int = 0
     depth: int = -1
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tierstore.control.counting import count_job
+from tierstore.control.requests import FAR
 from tierstore.types import CopyJob, DiscardJob, TierName
 
 if TYPE_CHECKING:
@@ -43,11 +44,11 @@ class Results:
             self._mind.wake(record, plan, now)
 
     def _copied(self, record: JobRecord, job: CopyJob, result: CopyResult, plan: Plan, now: float) -> None:
-        if job.dst is TierName.DEVICE:
+        if job.dst in FAR:
             self._gets.loaded(record, result.outcomes, plan, now)
         elif job.src is job.dst:
             self._upkeep.rewritten(job, result)
-        elif job.src is TierName.DEVICE:
+        elif job.src in FAR:
             self._puts.stored(record, job, result.outcomes, plan, now)
         elif job.src is TierName.SSD:
             self._gets.read(record, job, result.outcomes, plan, now)

@@ -15,7 +15,7 @@ from tierstore.errors import ConfigError
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
-    from tierstore.types import Int32Array
+    from tierstore.types import Int32Array, UInt32Array
 
 __all__ = ["SLABS_MIN", "SLAB_SLOTS_MIN", "SlotAllocator"]
 
@@ -79,6 +79,10 @@ class SlotAllocator:
         pool_nbytes: The pool; what is left beyond the last whole slab is not used.
         slab_nbytes: The unit in which classes are given memory; a multiple of `PAGE_NBYTES`.
 
+    Attributes:
+        generations: uint32[pool pages]; at a slot's first page another number whenever it has been given to another
+            block. May be put into memory that others see.
+
     Raises:
         ConfigError: The slab is no whole number of pages, or the pool has fewer than `SLABS_MIN` slabs, or
             more pages than an int32 can count.
@@ -105,6 +109,7 @@ class SlotAllocator:
         self._next_owner = np.full(self.capacity_slabs, _NOBODY, np.int32)
         self._used = np.zeros(self.capacity_slabs, np.int64)
         self._is_used = np.zeros(self.capacity_slabs * self._slab_pages, np.bool_)  # at a used slot's first page
+        self.generations: UInt32Array = np.zeros(len(self._is_used), np.uint32)
         self._classes: list[_SlotClass] = []
         self._class_of_nbytes: dict[int, int] = {}
 
@@ -148,6 +153,7 @@ class SlotAllocator:
         pages = np.concatenate(parts)
         pages.sort()
         self._is_used[pages] = True
+        self.generations[pages] += 1
         self._used += np.bincount(self.slab_of(pages), minlength=self.capacity_slabs)
         own.num_used += len(pages)
         return pages
@@ -258,6 +264,8 @@ class SlotAllocator:
         own = self._classes[slot_class]
         own.num_slabs += 1
         own.add(self.slots_of(slab))
+        first = slab * self._slab_pages
+        self.generations[first : first + self._slab_pages] += 1  # whatever began at other pages here is over
 
     def _hand_over_if_empty(self, slab: int) -> None:
         if self._used[slab] == 0:

@@ -26,17 +26,18 @@ from tierstore.policy.lru import Lru
 from tierstore.testing.clock import SimAlarm, SimClock
 from tierstore.testing.sim_bytes import SimBytes, as_extents, identities
 from tierstore.testing.sim_link import SimLink
-from tierstore.transfer import scheduling
+from tierstore.transfer import catalogue, scheduling
 from tierstore.transfer.engine import Engine
 from tierstore.transfer.links import Links
 from tierstore.types import HASH_NBYTES, PAGE_NBYTES, Generation, Outcome
 
 if TYPE_CHECKING:
+    from tierstore.advice import Usage
     from tierstore.control.requests import Request
     from tierstore.policy.base import AdmissionPolicy
     from tierstore.transfer.future import Transfer
     from tierstore.transfer.timer import Alarm
-    from tierstore.types import Presence, UInt8Array, Usage
+    from tierstore.types import Presence, UInt8Array
 
 __all__ = ["EngineWorld", "chain"]
 
@@ -74,6 +75,7 @@ class EngineWorld:
         store: Device to host.
         read: SSD to host.
         write: Host to SSD.
+        lend: Host to borrowers and back; they end a job when they are done.
         generations: The living generation of each layout.
         requests: The open requests of unfinished transfers.
     """
@@ -97,8 +99,8 @@ class EngineWorld:
         self.clock = SimClock()
         self.metrics = Metrics()
         self.bytes = SimBytes(file_blocks=file_blocks, free_nbytes=ssd_nbytes)
-        self.load, self.store, self.read, self.write = (
-            SimLink(self.bytes, on_taken=on_taken, on_ended=self.check) for _ in range(4)
+        self.load, self.store, self.read, self.write, self.lend = (
+            SimLink(self.bytes, on_taken=on_taken, on_ended=self.check) for _ in range(5)
         )
         planner = Planner(
             capacity=capacity,
@@ -109,7 +111,8 @@ class EngineWorld:
             metrics=self.metrics,
             reclaim_below_nbytes=reclaim_below_nbytes if ssd else None,
         )
-        links = Links(self.load, self.store, self.read, self.write) if ssd else Links(self.load, self.store)
+        links = Links(self.load, self.store, self.read, self.write, self.lend)
+        links = links if ssd else Links(self.load, self.store, lend=self.lend)
         self.engine = Engine(planner, links, {}, self.clock, new_timer)
         self.generations: list[Generation] = []
         self.requests: dict[Transfer, Request] = {}
@@ -121,7 +124,7 @@ class EngineWorld:
     @property
     def links(self) -> list[SimLink]:
         """Every link."""
-        return [self.load, self.store, self.read, self.write]
+        return [self.load, self.store, self.read, self.write, self.lend]
 
     def get(self, hashes: UInt8Array, *, layout: int = 0, within: float = math.inf) -> Transfer:
         """Begin a get that ends `within` seconds."""
@@ -145,6 +148,21 @@ class EngineWorld:
             lambda planner: planner.put(number, hashes, parents, durable=durable, deadline=deadline),
             len(hashes),
             layout,
+        )
+
+    def acquire(self, hashes: UInt8Array, *, within: float = math.inf) -> Transfer:
+        """Begin a lease of what there is; it ends with its jobs in `lend`."""
+        number, deadline = self.generations[0].number, self.clock.now + within
+        return self._start(lambda planner: planner.lent(planner.get(number, hashes, deadline)), len(hashes), 0)
+
+    def reserve(self, hashes: UInt8Array, *, durable: bool = False, within: float = math.inf) -> Transfer:
+        """Begin a reservation for a chain; it is committed with its jobs in `lend`."""
+        number, deadline = self.generations[0].number, self.clock.now + within
+        parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes])[: len(hashes)]
+        return self._start(
+            lambda planner: planner.lent(planner.put(number, hashes, parents, durable=durable, deadline=deadline)),
+            len(hashes),
+            0,
         )
 
     def prefetch(self, hashes: UInt8Array, *, layout: int = 0, within: float = math.inf) -> Transfer:
@@ -216,7 +234,7 @@ class EngineWorld:
         extents = as_extents([place for place in places if place is not None], generation.layout.block_nbytes)
         with self.engine.planning() as planner:
             planner.catalogue.adopt_files(sorted(set(extents.file.tolist())))
-        assert self.engine.adopt(generation.number, hashes, extents, usage) == len(hashes)
+        assert catalogue.adopt(self.engine, generation.number, hashes, extents, usage) == len(hashes)
 
     def keep_in_host(self, hashes: UInt8Array, *, layout: int = 0) -> None:
         """Put blocks and end all that this leads to, so that they are in the host pool and written where admitted."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from tierstore.control.requests import FAR
 from tierstore.types import CopyJob, CopyResult, DiscardJob, Extents, Outcome, TierName
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class SimBytes:
     def _read(self, job: CopyJob, outcomes: UInt8Array) -> list[Identity]:
         """What lies at a job's source, which must be what the job asks for where it counts."""
         wanted = identities(job.generation, job.hashes)
-        if job.src is TierName.DEVICE:
+        if job.src in FAR:
             return wanted
         found: list[Identity | None]
         if isinstance(job.src_locations, Extents):

@@ -23,12 +23,13 @@ from tierstore.tiers.memory_limit import check_memory
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
-    from tierstore.types import UInt8Array
+    from tierstore.types import UInt8Array, UInt32Array
 
 __all__ = ["HostPool"]
 
 _MADV_REMOVE = 9
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in the mmap module
+_NUMBER_NBYTES = 4
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
@@ -45,9 +46,13 @@ class HostPool:
     against shrinking, growing and further sealing before anyone else can see it: a client that could shorten it
     could kill every process that maps it. It is the owner's alone (mode 0600).
 
+    Behind its bytes lies a number for each page, which its owner changes when a slot that begins there is given to
+    another block: whoever copies from a slot without asking compares before and after. At the end they are zeros again.
+
     Attributes:
         nbytes: Its size.
         shared: As given.
+        file_nbytes: Size of the whole mapping, numbers included: what others map.
 
     Args:
         nbytes: A positive multiple of `PAGE_NBYTES`.
@@ -64,32 +69,42 @@ class HostPool:
         check_memory(nbytes)
         self.nbytes = nbytes
         self.shared = shared
+        self.file_nbytes = nbytes + -(-nbytes // PAGE_NBYTES * _NUMBER_NBYTES // PAGE_NBYTES) * PAGE_NBYTES
         try:
-            self._fd, address = _map_shared(nbytes) if shared else (-1, _map(nbytes))
+            self._fd, address = _map_shared(self.file_nbytes) if shared else (-1, _map(self.file_nbytes))
         except OSError as error:
             raise MemoryLimitError(
                 f"a host pool of {nbytes} bytes could not be mapped: {error.strerror}; lower [host] size"
             ) from error
         if shared:
             forks.keep_from_children(self._fd)
-        memory = (ctypes.c_uint8 * nbytes).from_address(address)
-        weakref.finalize(memory, _unmap, address, nbytes, os.getpid()).atexit = False  # with the last view of it
-        self._view: UInt8Array | None = np.ctypeslib.as_array(memory)
+        memory = (ctypes.c_uint8 * self.file_nbytes).from_address(address)
+        weakref.finalize(memory, _unmap, address, self.file_nbytes, os.getpid()).atexit = False  # with the last view
+        self._memory: UInt8Array | None = np.ctypeslib.as_array(memory)
 
     @property
     def fd(self) -> int:
         """The descriptor, to be sent to processes of the same trust domain. Raises ClosedError."""
         assert self.shared, "nobody else maps a private pool"
-        if self._view is None:
+        if self._memory is None:
             raise ClosedError("the host pool is closed; open a new one")
         return self._fd
 
     @property
     def view(self) -> UInt8Array:
         """uint8[nbytes], the memory itself; any part of it keeps all of it mapped. Raises ClosedError."""
-        if self._view is None:
+        return self._mapped[: self.nbytes]
+
+    @property
+    def generations(self) -> UInt32Array:
+        """uint32[nbytes / `PAGE_NBYTES`], the numbers behind the bytes. Raises ClosedError."""
+        return self._mapped[self.nbytes :].view(np.uint32)[: self.nbytes // PAGE_NBYTES]
+
+    @property
+    def _mapped(self) -> UInt8Array:
+        if self._memory is None:
             raise ClosedError("the host pool is closed; open a new one")
-        return self._view
+        return self._memory
 
     def populate(self, offset: int, nbytes: int) -> None:
         """Take the memory of a slice now; what it holds stays. Blocks (up to a second a GiB), without the GIL.
@@ -121,10 +136,12 @@ class HostPool:
 
         Its pages are given back at once and read as zeros; it is unmapped when the last view of it is gone.
         """
-        if self._view is not None:
-            # its pages go now, whoever still views them
-            _LIBC.madvise(self._view.ctypes.data, self.nbytes, _MADV_REMOVE if self.shared else mmap.MADV_DONTNEED)
-            self._view = None
+        if self._memory is not None:
+            # its pages go now, whoever still views them; the numbers first, for whoever copies meanwhile
+            advice, start = _MADV_REMOVE if self.shared else mmap.MADV_DONTNEED, self._memory.ctypes.data
+            _LIBC.madvise(start + self.nbytes, self.file_nbytes - self.nbytes, advice)
+            _LIBC.madvise(start, self.nbytes, advice)
+            self._memory = None
             if self.shared:
                 forks.close(self._fd)
 

@@ -14,11 +14,26 @@ import numpy as np
 from tierstore.types import CopyJob, CopyResult, Outcome, ProbeJob, TombstoneJob
 
 if TYPE_CHECKING:
+    from tierstore.transfer.layers import Layers
     from tierstore.types import Job, JobId
 
-__all__ = ["Done", "Link", "ended", "num_outcomes"]
+__all__ = ["Done", "FarSide", "Link", "ended", "num_outcomes"]
 
 Done: TypeAlias = Callable[[CopyResult], None]
+
+
+class FarSide(Protocol):
+    """The caller's side of a request: what its copies are made from or to."""
+
+    @property
+    def layers(self) -> Layers | None:
+        """Told of every load into the caller's memory; None where nobody waits for single ones."""
+
+    def complete(self, num_blocks: int) -> None:
+        """So many of its blocks were handed to jobs, some of which may still have to be submitted; no more will be."""
+
+    def recall(self) -> None:
+        """The store closes: end soon whatever only the caller could end."""
 
 
 class Link(Protocol):

@@ -5,7 +5,7 @@ Checked when a verb is called, held by the engine until the request has ended, r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,10 +42,13 @@ class CallerMemory:
     after: tuple[Event, ...] = ()
     layers: Layers | None = None
 
-    def expect(self, num_wanted: Callable[[], int]) -> None:
-        """See `Layers.expect`."""
+    def complete(self, num_blocks: int) -> None:
+        """See `Layers.complete`."""
         if self.layers is not None:
-            self.layers.expect(num_wanted)
+            self.layers.complete(num_blocks)
+
+    def recall(self) -> None:
+        """Copies that have begun end soon."""
 
     @classmethod
     def check(

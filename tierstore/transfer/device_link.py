@@ -15,12 +15,12 @@ import numpy as np
 
 from tierstore.errors import TierstoreError
 from tierstore.transfer.base import ended
+from tierstore.transfer.caller_memory import CallerMemory
 from tierstore.types import CopyJob, CopyResult, Outcome, TierName
 
 if TYPE_CHECKING:
     from tierstore.device.base import Device
-    from tierstore.transfer.base import Done
-    from tierstore.transfer.caller_memory import CallerMemory
+    from tierstore.transfer.base import Done, FarSide
     from tierstore.types import Job, JobId, RequestId, UInt8Array
 
 __all__ = ["DeviceLink"]
@@ -37,11 +37,11 @@ class DeviceLink:
     Args:
         device: Whose stream it uses.
         pool: uint8[pool_nbytes].
-        memory: The pages of every open request; the engine's own mapping, read here.
+        memory: The caller's side of every open request; the engine's own mapping, read here.
         name: ``"load"`` or ``"store"``; names the stream's thread.
     """
 
-    def __init__(self, device: Device, pool: UInt8Array, memory: Mapping[RequestId, CallerMemory], name: str) -> None:
+    def __init__(self, device: Device, pool: UInt8Array, memory: Mapping[RequestId, FarSide], name: str) -> None:
         self._device = device
         self._pool = pool
         self._memory = memory
@@ -60,6 +60,7 @@ class DeviceLink:
             return False
         self._inflight.add(job.job_id)
         memory = self._memory[job.request_id]
+        assert isinstance(memory, CallerMemory), f"request {job.request_id} has no pages"
         load = job.dst is TierName.DEVICE
         slots, positions = (job.src_locations, job.dst_locations) if load else (job.dst_locations, job.src_locations)
         block_ids = np.take(memory.block_ids, positions, axis=1)  # type: ignore[arg-type]

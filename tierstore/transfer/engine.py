@@ -24,14 +24,14 @@ from tierstore.shield import Shielded, unshielded
 from tierstore.transfer.base import ended
 from tierstore.transfer.future import Transfer
 from tierstore.transfer.timer import Alarm, Timer
-from tierstore.types import Outcome, Usage
+from tierstore.types import Outcome
 
 if TYPE_CHECKING:
     from tierstore.control.planner import Planner
     from tierstore.control.requests import Request
-    from tierstore.transfer.caller_memory import CallerMemory
+    from tierstore.transfer.base import FarSide
     from tierstore.transfer.links import Links
-    from tierstore.types import CopyResult, Extents, Generation, Job, Plan, Presence, RequestId, UInt8Array
+    from tierstore.types import CopyResult, Generation, Job, Plan, Presence, RequestId, UInt8Array
 
 __all__ = ["Engine"]
 
@@ -49,12 +49,13 @@ class Engine:
     Args:
         planner: The mind; nobody else calls it.
         links: What moves blocks.
-        memory: The pages of every open request; device links read it.
+        memory: The caller's side of every open request; links read it.
         clock: Seconds; deadlines count on it.
         new_timer: Makes what calls `expire` when the next deadline has come.
         shield: Runs a caller's verbs where no signal handler can tear them apart.
 
     Attributes:
+        shield: As given.
         stuck: A thread hangs in a call that `close` did not wait for: what it uses must be left as it is.
     """
 
@@ -62,7 +63,7 @@ class Engine:
         self,
         planner: Planner,
         links: Links,
-        memory: dict[RequestId, CallerMemory],
+        memory: dict[RequestId, FarSide],
         clock: Callable[[], float] = time.monotonic,
         new_timer: Callable[[Callable[[], float], Callable[[], float]], Alarm] = Timer,
         *,
@@ -72,7 +73,7 @@ class Engine:
         self._links = links
         self._memory = memory
         self._clock = clock
-        self._shield = shield
+        self.shield = shield
         self._lock = threading.Lock()
         self._transfers: dict[RequestId, Transfer] = {}
         self._ids: dict[Transfer, RequestId] = {}
@@ -104,26 +105,6 @@ class Engine:
             self._planner.end_life(number)
         self._tend()
 
-    def adopt(self, number: int, hashes: UInt8Array, extents: Extents, usage: Usage | None = None) -> int:
-        """See `Planner.adopt`; in slices."""
-        adopted = 0
-        for first in range(0, len(hashes), SLICE_BLOCKS):
-            rows = slice(first, first + SLICE_BLOCKS)
-            own = None if usage is None else Usage(usage.prefix[rows], usage.last_use[rows], usage.hits[rows])
-            with self._lock:
-                adopted += self._planner.catalogue.adopt(number, hashes[rows], extents.rows(rows), own)
-        return adopted
-
-    def usage(self) -> list[Usage]:
-        """How every block on SSD has been used; in slices."""
-        found: list[Usage] = []
-        start: int | None = 0
-        while start is not None:
-            with self._lock:
-                usage, start = self._planner.catalogue.usage(start)
-            found.append(usage)
-        return found
-
     def now(self) -> float:
         """The time that deadlines count on."""
         return self._clock()
@@ -154,7 +135,7 @@ class Engine:
         *,
         num_blocks: int,
         block_nbytes: int,
-        memory: CallerMemory | None = None,
+        memory: FarSide | None = None,
         deadline: float = math.inf,
     ) -> Transfer:
         """Open a request and plan it slice by slice. Never waits for a copy.
@@ -163,12 +144,12 @@ class Engine:
             open_request: Called under the lock; its None (too many requests are open) is REJECTED.
             num_blocks: Blocks of the request.
             block_nbytes: Bytes of each.
-            memory: What device jobs of the request copy from or to.
+            memory: What the request's copies are made from or to.
             deadline: On the engine's clock.
         """
         self._check_open()
         transfer = Transfer(block_nbytes, self._cancel, num_blocks, None if memory is None else memory.layers)
-        self._shield(lambda: self._start(transfer, open_request, num_blocks, memory, deadline))
+        self.shield(lambda: self._start(transfer, open_request, num_blocks, memory, deadline))
         return transfer
 
     def _start(
@@ -176,7 +157,7 @@ class Engine:
         transfer: Transfer,
         open_request: Callable[[Planner], Request | None],
         num_blocks: int,
-        memory: CallerMemory | None,
+        memory: FarSide | None,
         deadline: float,
     ) -> None:
         with self._lock:
@@ -186,7 +167,6 @@ class Engine:
                 self._transfers[request.request_id] = transfer
                 self._ids[transfer] = request.request_id
                 if memory is not None:
-                    memory.expect(lambda: request.stop)
                     self._memory[request.request_id] = memory
                 plan = self._planner.step(request, self._clock())
         if request is None:
@@ -210,7 +190,7 @@ class Engine:
             self._run(plan)
             return answer
 
-        return self._shield(tell)
+        return self.shield(tell)
 
     def _run(self, plan: Plan) -> None:
         """Carry a plan out. A job that its link has no room for ends REJECTED at once."""
@@ -218,6 +198,10 @@ class Engine:
         self._links.reorder(plan)
         for notice in plan.notices:
             _logger.warning("%s", notice)
+        for request_id, num_blocks in plan.handed:
+            memory = self._memory.get(request_id)
+            if memory is not None:
+                memory.complete(num_blocks)
         for finished in plan.finished:
             transfer = self._transfers.pop(finished.request_id)
             del self._ids[transfer]
@@ -249,7 +233,7 @@ class Engine:
                 self._run(plan)
 
     def _cancel(self, transfer: Transfer) -> None:
-        self._shield(lambda: self._withdraw(transfer))
+        self.shield(lambda: self._withdraw(transfer))
 
     def _withdraw(self, transfer: Transfer) -> None:
         with self._lock:
@@ -273,6 +257,9 @@ class Engine:
                 return
             self._closing = True
             self._planner.health.rest()
+            memories = list(self._memory.values())
+        for memory in memories:
+            memory.recall()
         self._notice_idle()
         left, looks = -1, 0
         while not self._idle.wait(_CLOSE_LOOK_SECONDS) and looks < _CLOSE_LOOKS:

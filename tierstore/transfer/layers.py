@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tierstore.device.cpu import CpuEvent
@@ -32,13 +32,14 @@ class Layers:
         self.num_groups = num_groups
         self._copies: list[Sequence[Event]] = []
         self._num_blocks = 0
-        self._num_wanted: Callable[[], int] | None = None
+        self._num_wanted: int | None = None
         self._complete = CpuEvent()
         self._lock = threading.Lock()
 
-    def expect(self, num_wanted: Callable[[], int]) -> None:
-        """No more blocks will come than `num_wanted` says; it may say less later, never more. Called once, first."""
-        self._num_wanted = num_wanted
+    def complete(self, num_blocks: int) -> None:
+        """So many blocks were handed to copies, some of which may still have to be enqueued, and no more will be."""
+        self._num_wanted = num_blocks
+        self._look()
 
     def add(self, events: Sequence[Event], num_blocks: int) -> None:
         """A copy of some blocks has been enqueued, with an event a group."""
@@ -49,8 +50,7 @@ class Layers:
 
     def end(self) -> None:
         """The get has ended: what has not come will not."""
-        self._num_wanted = _none
-        self._look()
+        self.complete(0)
 
     def event(self, group: int) -> LayerEvent:
         """The event of one group."""
@@ -59,7 +59,6 @@ class Layers:
 
     def copies(self, group: int, timeout: float | None) -> list[Event] | None:
         """Every copy's event of a group once no more copies will come; None where that takes too long. Blocks."""
-        self._look()
         if not self._complete.wait(timeout):
             return None
         return [events[group] for events in self._copies]
@@ -67,7 +66,7 @@ class Layers:
     def _look(self) -> None:
         """Wake who waits for the last copy, if it has been enqueued."""
         with self._lock:
-            enough = self._num_wanted is not None and self._num_blocks >= self._num_wanted()
+            enough = self._num_wanted is not None and self._num_blocks >= self._num_wanted
             if enough and not self._complete.done():
                 self._complete.reach()
 
@@ -103,7 +102,3 @@ class LayerEvent:
         SSD have been read.
         """
         return self._layers.copies(self._group, timeout)
-
-
-def _none() -> int:
-    return 0

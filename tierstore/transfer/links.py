@@ -16,12 +16,13 @@ __all__ = ["Links"]
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """One link for each way between neighbouring tiers; None below where there is no SSD tier."""
+    """One link for each way between neighbouring tiers; None where there is no SSD tier, or nobody to lend to."""
 
     load: Link
     store: Link
     read: Link | None = None
     write: Link | None = None
+    lend: Link | None = None
 
     def of(self, job: Job) -> Link:
         """The link that runs a job."""
@@ -29,6 +30,8 @@ class Links:
             link = self.write
         elif job.src is TierName.SSD:
             link = self.read
+        elif TierName.BORROWER in (job.src, job.dst):
+            link = self.lend
         else:
             link = self.load if job.dst is TierName.DEVICE else self.store
         assert link is not None, f"no link runs {job!r}"
@@ -51,4 +54,4 @@ class Links:
 
     def all(self) -> list[Link]:
         """In the order in which they are closed: what feeds others first."""
-        return [link for link in (self.read, self.load, self.store, self.write) if link is not None]
+        return [link for link in (self.read, self.load, self.store, self.lend, self.write) if link is not None]

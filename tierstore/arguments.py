@@ -1,0 +1,64 @@
+"""What verbs are given: their keywords, and hashes and deadlines as the store keeps them, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+
+from tierstore.errors import ConfigError, IdentityError
+from tierstore.keys import pack_hashes
+from tierstore.transfer.caller_memory import BlockIds
+from tierstore.types import HASH_NBYTES
+
+if TYPE_CHECKING:
+    from tierstore.types import UInt8Array
+
+__all__ = ["GetOptions", "PutOptions", "as_hashes", "seconds_of"]
+
+
+class GetOptions(TypedDict, total=False):
+    """Keywords of `NamespaceHandle.get`."""
+
+    block_ids: BlockIds | None
+    after: object
+    deadline_seconds: float | None
+
+
+class PutOptions(GetOptions, total=False):
+    """Keywords of `NamespaceHandle.put`."""
+
+    parent: bytes
+    durable: bool
+
+
+def seconds_of(deadline_seconds: float | None) -> float:
+    """Seconds that something may take; infinity for no deadline, ConfigError where it is no number."""
+    if deadline_seconds is None:
+        return math.inf
+    if math.isnan(deadline_seconds):
+        raise ConfigError("deadline_seconds is nan; pass a number of seconds from now, or None for no deadline")
+    return deadline_seconds
+
+
+def as_hashes(hashes: Sequence[bytes] | UInt8Array) -> UInt8Array:
+    """Hashes as uint8[n, 32] of the store's own; IdentityError where one is malformed or comes twice."""
+    if isinstance(hashes, np.ndarray):
+        if hashes.dtype != np.uint8 or hashes.ndim != 2 or hashes.shape[1] != HASH_NBYTES:
+            raise IdentityError(f"hashes are {hashes.dtype}{list(hashes.shape)}; pass uint8[n, {HASH_NBYTES}]")
+        packed = np.array(hashes, order="C")
+    else:
+        packed = np.frombuffer(pack_hashes(hashes), np.uint8).reshape(-1, HASH_NBYTES)
+    if len(set(packed.view("V32").ravel().tolist())) < len(packed):
+        _check_distinct(packed)
+    return packed
+
+
+def _check_distinct(packed: UInt8Array) -> None:
+    seen: dict[bytes, int] = {}
+    for position, row in enumerate(packed):
+        first = seen.setdefault(row.tobytes(), position)
+        if first != position:
+            raise IdentityError(f"hash {position} is hash {first} again; a chain names each block once")

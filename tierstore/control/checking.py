@@ -1,0 +1,26 @@
+"""What must hold after every step of the mind. Pure; for tests and simulated worlds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tierstore.control.entry import State
+from tierstore.types import TierName
+
+if TYPE_CHECKING:
+    from tierstore.control.mind import Mind
+
+__all__ = ["check"]
+
+
+def check(mind: Mind) -> None:
+    """Assert it: the directory, the rooms, and a job for every FILLING block."""
+    directory = mind.directory
+    directory.check()
+    mind.host.check()
+    if mind.ssd is not None:
+        mind.ssd.check()
+    for tier, places in ((TierName.HOST, directory.host), (TierName.SSD, directory.ssd)):
+        filling = set((places.state[: directory.high_water] == State.FILLING).nonzero()[0].tolist())
+        missing = filling - mind.jobs.filling(tier)
+        assert not missing, f"FILLING in {tier} without a job: {sorted(missing)[:8]}"

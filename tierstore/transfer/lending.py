@@ -1,0 +1,223 @@
+"""Slots of the host pool in others' hands: leases to copy from, reservations to fill.
+
+For processes that map the pool and copy for themselves. To the mind a borrower is one more far side of the pool:
+a lease is a get, and a reservation a put, whose copies end when the borrower says so. Made by the handles; the
+service gives them to its sessions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.transfer.base import ended
+from tierstore.types import PAGE_NBYTES, CopyJob, Outcome, TierName
+
+if TYPE_CHECKING:
+    from tierstore.shield import Shielded
+    from tierstore.transfer.base import Done, FarSide
+    from tierstore.transfer.future import Transfer
+    from tierstore.types import Int64Array, Job, JobId, RequestId, UInt32Array
+
+__all__ = ["Grant", "Lease", "LendingLink", "Reservation"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grant:
+    """Slots, one a row.
+
+    Attributes:
+        positions: int64[k]; whose slots, among the hashes asked for, ascending. Of a lease always 0 to k-1.
+        offsets: int64[k]; where each slot begins in the pool, in bytes.
+        generations: uint32[k]; of each slot. Another number there after a copy says that the slot has been given to
+            another block meanwhile, and that what was copied is worth nothing.
+    """
+
+    positions: Int64Array
+    offsets: Int64Array
+    generations: UInt32Array
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+class _Loan:
+    """One request whose copies a borrower makes; the engine and the lending link call it from their threads.
+
+    Args:
+        slot_generations: uint32, one a page of the pool.
+        shield: Runs what ends it where no signal handler can tear it apart.
+
+    Attributes:
+        granted: The slots, once no more will come.
+    """
+
+    layers = None
+
+    def __init__(self, slot_generations: UInt32Array, shield: Shielded) -> None:
+        self._slot_generations = slot_generations
+        self._shield = shield
+        self._lock = threading.Lock()
+        self._lent: list[tuple[CopyJob, Done]] = []
+        self._num_lent = 0
+        self._num_handed: int | None = None
+        self._told = False
+        self._outcome: Outcome | None = None  # how it has ended
+        self._checksums: UInt32Array | None = None
+        self.granted: Future[Grant] = Future()
+        self.granted.set_running_or_notify_cancel()  # from now on whoever waits can be cancelled, and it cannot
+        self._transfer: Transfer | None = None
+
+    def begin(self, start: Callable[[FarSide], Transfer]) -> None:
+        """Open its request; called once, by the handle."""
+        self._transfer = start(self)
+        self._transfer.add_done_callback(lambda _transfer: self.complete(0))
+
+    def lend(self, job: CopyJob, done: Done) -> None:
+        """Its slots, which are the borrower's until he has ended the loan."""
+        with self._lock:
+            self._num_lent += len(job)
+            outcome = self._outcome
+            if outcome is None:
+                self._lent.append((job, done))
+        if outcome is not None:
+            done(ended(job, outcome))
+        self._look()
+
+    def complete(self, num_blocks: int) -> None:
+        """No more slots will come than so many."""
+        with self._lock:
+            if self._num_handed is None:
+                self._num_handed = num_blocks
+        self._look()
+
+    def recall(self) -> None:
+        """The store closes: nothing is lent or filled any more."""
+        self._end(Outcome.CANCELLED)
+        if self._transfer is not None:
+            self._transfer.cancel()
+
+    def _look(self) -> None:
+        with self._lock:
+            if self._told or self._num_handed is None or self._num_lent < self._num_handed:
+                return
+            self._told = True
+            grant = self._grant()
+        self.granted.set_result(grant)
+
+    def _grant(self) -> Grant:
+        jobs = [job for job, _done in self._lent]
+        pages = np.concatenate([np.empty(0, np.int64), *(_pages(job) for job in jobs)])
+        positions = np.concatenate([np.empty(0, np.int64), *(_positions(job) for job in jobs)])
+        return Grant(positions, pages * PAGE_NBYTES, self._slot_generations[pages])
+
+    def _end(self, outcome: Outcome) -> None:
+        """End all of its copies, those that are still to come too; the first call counts."""
+        with self._lock:
+            if self._outcome is not None:
+                return
+            self._outcome = outcome
+            lent, self._lent = self._lent, []
+        self._shield(lambda: self._end_jobs(lent, outcome))
+
+    def _end_jobs(self, lent: list[tuple[CopyJob, Done]], outcome: Outcome) -> None:
+        first = 0
+        for job, done in lent:
+            result = ended(job, outcome)
+            if self._checksums is not None and outcome is Outcome.OK:
+                result = replace(result, checksums=self._checksums[first : first + len(job)])
+            first += len(job)
+            done(result)
+
+
+class Lease(_Loan):
+    """Blocks that stay where they are until it is released.
+
+    `granted` has the longest prefix that there is, and that may be lent, once what lies on SSD has been read.
+    """
+
+    def release(self) -> None:
+        """Give the slots back, or those that still come. From any thread, once or often; does not block."""
+        self._end(Outcome.OK)
+        if self._transfer is not None:
+            self._transfer.cancel()
+
+
+class Reservation(_Loan):
+    """Slots for a put whose bytes the borrower writes himself.
+
+    `granted` is there at once: slots for the blocks that nobody holds or is about to bring, and that fit.
+    """
+
+    def commit(self, checksums: UInt32Array | None = None) -> Transfer:
+        """Say that every slot is filled; the slots are no longer the borrower's.
+
+        Args:
+            checksums: uint32[k], the CRC32C of each granted block's bytes, compared with them before they are written
+                to SSD: a block that has changed meanwhile is dropped. None: whatever lies there counts.
+
+        Returns:
+            The put; without an end before this call.
+        """
+        assert self._transfer is not None, "a reservation that was never begun"
+        if checksums is not None:
+            count = len(self.granted.result(0))
+            assert len(checksums) == count, f"{len(checksums)} checksums for {count} slots"
+            self._checksums = checksums.astype(np.uint32)
+        self._end(Outcome.OK)
+        return self._transfer
+
+    def abandon(self) -> Transfer:
+        """Give the slots back unfilled; whoever waited for these blocks is told that they do not come."""
+        assert self._transfer is not None, "a reservation that was never begun"
+        self._transfer.cancel()
+        self._end(Outcome.CANCELLED)
+        return self._transfer
+
+
+class LendingLink:
+    """The way between host slots and borrowers: gives each job to the loan that it belongs to.
+
+    Args:
+        loans: The far side of every open request; the engine's own mapping, read here.
+    """
+
+    def __init__(self, loans: Mapping[RequestId, FarSide]) -> None:
+        self._loans = loans
+
+    @property
+    def num_queued(self) -> int:
+        """Nobody waits for slots: they are lent at once."""
+        return 0
+
+    def submit(self, job: Job, done: Done) -> bool:
+        """Lend; the borrower ends the job."""
+        assert isinstance(job, CopyJob), f"slots are lent for blocks, not for {job!r}"
+        loan = self._loans[job.request_id]
+        assert isinstance(loan, _Loan), f"request {job.request_id} borrows nothing"
+        loan.lend(job, done)
+        return True
+
+    def lift(self, job_id: JobId) -> None:
+        """Borrowers go their own pace."""
+
+    def withdraw(self, job_id: JobId) -> None:
+        """What is lent comes back when the borrower ends it."""
+
+    def close(self) -> bool:
+        """There is no thread to end."""
+        return True
+
+
+def _pages(job: CopyJob) -> Int64Array:
+    """int64[n]: the pool pages of a job's slots."""
+    return np.asarray(job.src_locations if job.src is TierName.HOST else job.dst_locations, np.int64)
+
+
+def _positions(job: CopyJob) -> Int64Array:
+    return np.asarray(job.dst_locations if job.src is TierName.HOST else job.src_locations, np.int64)
