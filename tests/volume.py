@@ -1,7 +1,11 @@
-"""Small file systems of a test's own, and what fills them from outside. Skips where mounting is not permitted."""
+"""Small file systems of a test's own, what fills them from outside, and what takes rights to them away.
+
+Skips where mounting is not permitted.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
 import os
@@ -14,25 +18,59 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["fill", "free_nbytes", "told", "use_up_inodes", "volume"]
+__all__ = ["bound_by_modes", "fill", "free_nbytes", "read_only", "told", "use_up_inodes", "volume"]
+
+_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
+_CAPABILITY_VERSION_3 = 0x20080522
 
 
 @contextmanager
 def volume(folder: Path, options: str) -> Iterator[Path]:
     """A tmpfs, mounted with options such as ``size=16m,nr_inodes=20``."""
     folder.mkdir()
-    mount = shutil.which("mount")
-    if mount is None or os.geteuid() != 0:
-        pytest.skip("mounting a file system needs root and mount(8)")
-    mounted = subprocess.run(
-        [mount, "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"mounting a tmpfs is not permitted here: {mounted.stderr.strip()}")
+    _mount("-t", "tmpfs", "-o", options, "tmpfs", str(folder))
     try:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Let nothing below a folder be created, removed or renamed: EROFS. Files that are open already are written on."""
+    _mount("--bind", str(folder), str(folder))
+    try:
+        _mount("-o", "remount,ro,bind", str(folder))
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _mount(*arguments: str) -> None:
+    mount = shutil.which("mount")
+    if mount is None or os.geteuid() != 0:
+        pytest.skip("mounting a file system needs root and mount(8)")
+    mounted = subprocess.run([mount, *arguments], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"mounting is not permitted here: {mounted.stderr.strip()}")
+
+
+@contextmanager
+def bound_by_modes() -> Iterator[None]:
+    """Let the modes of files bind this thread, and those it starts, as they bind everybody but root."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    rights = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice 32 bits each
+    if libc.capget(header, rights):
+        pytest.skip(f"capabilities cannot be asked for here: {os.strerror(ctypes.get_errno())}")
+    before = rights[0]
+    rights[0] = before & ~(1 << _CAP_DAC_OVERRIDE | 1 << _CAP_DAC_READ_SEARCH)
+    assert libc.capset(header, rights) == 0, os.strerror(ctypes.get_errno())
+    try:
+        yield
+    finally:
+        rights[0] = before
+        assert libc.capset(header, rights) == 0, os.strerror(ctypes.get_errno())
 
 
 def free_nbytes(folder: Path) -> int:
