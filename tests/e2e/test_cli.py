@@ -82,6 +82,15 @@ def test_doctor_passes_where_a_store_can_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("folder", [".", "to be made"])
+def test_doctor_warns_where_less_is_free_than_the_floor_keeps(folder: str, tmp_path: Path) -> None:
+    arguments = ("doctor", "--ssd-dir", folder, "--host-size", "16 MiB")
+    ended = run(*arguments, cwd=tmp_path, TIERSTORE_SSD_FREE_FLOOR="1000 TiB")
+    assert ended.returncode == 0
+    assert "less than the 1000 TiB that [ssd] free_floor keeps" in ended.stdout
+    assert "free_floor" not in run(*arguments, cwd=tmp_path, TIERSTORE_SSD_FREE_FLOOR="4 KiB").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import resource
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -55,6 +56,7 @@ def command(path: Path | None, ssd_dir: Path | None, host_size: str | None) -> N
         *_memory(config.host),
         _gpu(config.device.name),
         _folder(Path(config.ssd.dir or ".")),
+        *_floor(Path(config.ssd.dir or "."), config.ssd.free_floor),
         *_lossy(Path(config.ssd.dir or ".")),
     ]
     width = max(len(finding.what) for finding in findings)
@@ -133,6 +135,18 @@ def _folder(folder: Path) -> _Finding:
     if system.startswith("tmpfs"):
         return _Finding(what, found, "this is memory and ends with the machine; use a folder on an SSD")
     return _Finding(what, found, "" if disk.direct else "use a local file system with O_DIRECT, such as ext4 or xfs")
+
+
+def _floor(folder: Path, floor_nbytes: int) -> Iterator[_Finding]:
+    """Where the file system has less free than the store is to leave there."""
+    place = folder if folder.is_dir() else folder.parent
+    free_nbytes = shutil.disk_usage(place).free if place.is_dir() else floor_nbytes
+    if free_nbytes < floor_nbytes:
+        yield _Finding(
+            "ssd space",
+            f"{_rounded(free_nbytes)} free, less than the {format_size(floor_nbytes)} that [ssd] free_floor keeps",
+            "nothing would be written there: make room, or set [ssd] free_floor lower",
+        )
 
 
 def _lossy(folder: Path) -> Iterator[_Finding]:
