@@ -140,8 +140,6 @@ class Extents:
 class CopyJob:
     """Blocks to move one way between two neighbouring tiers.
 
-    Locations are int64 positions in the request on the device side, int32 pool pages (offset / `PAGE_NBYTES`)
-    on the host side and `Extents` on the SSD side. From SSD to SSD a block is rewritten before its file goes.
     Locations are int64 positions in the request on the caller's side, int32 pool pages (offset / `PAGE_NBYTES`)
     on the host side and `Extents` on the SSD side. A write to SSD has no `dst_locations`: the write worker
     chooses the place and reports it. From SSD to SSD a block is rewritten before its file goes.
@@ -157,6 +155,7 @@ class CopyJob:
         src_locations: See above.
         dst_locations: See above; None for a write to SSD, whose worker chooses the place and reports it.
         priority: Order in the link.
+        checksums: int64[n]; of a write from the host pool, the CRC32C that each block's bytes must have, -1 for any.
         request_id: The request whose pages a device job copies; -1 for a job of the store's own.
     """
 
@@ -171,6 +170,7 @@ class CopyJob:
     dst_locations: Int64Array | Int32Array | None
     priority: Priority
     request_id: RequestId
+    checksums: Int64Array | None = None
 
     def __len__(self) -> int:
         return len(self.entries)

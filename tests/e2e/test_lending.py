@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
+from crc32c import crc32c
 
 from tests.payload import TIMEOUT_SECONDS, block_hash, get, namespace, num_pins, rows, small_store
 from tierstore.aio import AsyncStore, settled
@@ -171,3 +173,32 @@ async def test_a_cancelled_acquire_holds_nothing() -> None:
         fill(store.store, reservation.granted.result(0), BLOCKS)
         assert (await settled(reservation.commit())).ok
         assert num_pins(store.store) == 0
+
+
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_a_block_that_is_not_what_its_borrower_said_goes_to_no_disk(tmp_path: Path, codec: str) -> None:
+    checksums = np.array([crc32c(block) for block in BLOCKS], np.uint32)
+    with small_store(ssd_dir=tmp_path / "kv", codec_name=codec) as store:
+        handle = store.namespace(namespace())
+        reservation = handle.reserve(HASHES, durable=True)
+        grant = reservation.granted.result(0)
+        fill(store, grant, BLOCKS)
+        store.pool.view[grant.offsets[4]] ^= 1
+        result = reservation.commit(checksums[grant.positions]).result(TIMEOUT_SECONDS)
+        assert result.outcomes == [Outcome.OK] * 4 + [Outcome.CORRUPT, Outcome.OK]
+        assert handle.lookup(HASHES) == 4  # nor is it given to anybody
+        put(handle, HASHES, BLOCKS)
+        assert store.flush().result(TIMEOUT_SECONDS).ok
+    with small_store(ssd_dir=tmp_path / "kv") as store:
+        assert get(store.namespace(namespace()), HASHES, BLOCKS).leading == 6
+
+
+def test_what_a_borrower_said_of_a_block_is_forgotten_with_it(tmp_path: Path) -> None:
+    with small_store(ssd_dir=tmp_path / "kv") as store:
+        handle = store.namespace(namespace())
+        reservation = handle.reserve(HASHES, durable=True)
+        fill(store, reservation.granted.result(0), BLOCKS)
+        checksums = np.array([crc32c(block) for block in BLOCKS], np.uint32)
+        assert reservation.commit(checksums).result(TIMEOUT_SECONDS).ok
+        assert handle.delete(HASHES).result(TIMEOUT_SECONDS).ok
+        assert handle.put(HASHES, BLOCKS[::-1], durable=True).result(TIMEOUT_SECONDS).ok

@@ -19,9 +19,9 @@ from tierstore.policy.base import BlockFacts
 from tierstore.types import Extents
 
 if TYPE_CHECKING:
-    from tierstore.types import Int32Array, UInt64Array
+    from tierstore.types import Int32Array, Int64Array, UInt64Array
 
-__all__ = ["AGAIN", "PREFETCHED", "READ_BACK", "REWRITING", "UNREADABLE", "Directory"]
+__all__ = ["AGAIN", "CHECKED", "PREFETCHED", "READ_BACK", "REWRITING", "UNREADABLE", "Directory"]
 
 PREFETCHED = np.uint8(1)
 """Flag of an entry that a prefetch brought in and that no get has used yet."""
@@ -37,6 +37,9 @@ UNREADABLE = np.uint8(8)
 
 AGAIN = np.uint8(16)
 """Flag of an entry that a later put has named too."""
+
+CHECKED = np.uint8(32)
+"""Flag of an entry whose bytes in the host pool somebody has given the checksum of."""
 
 _FREE, _KEYED, _DETACHED = 0, 1, 2
 
@@ -64,6 +67,7 @@ class Directory:
         self.host = Places(capacity)
         self.ssd = Places(capacity)
         self.host_page = np.zeros(capacity, np.int32)
+        self.host_checksum = np.zeros(capacity, np.uint32)
         self.ssd_file = np.zeros(capacity, np.int32)
         self.ssd_page = np.zeros(capacity, np.uint32)
         self.ssd_nbytes = np.zeros(capacity, np.uint32)
@@ -120,6 +124,11 @@ class Directory:
         self.flags[entries] = 0
         self.window.meet(generation, keys, entries)
         return entries
+
+    def checksums(self, entries: Int32Array) -> Int64Array | None:
+        """int64[n]: what is said of each block's bytes in the host pool, -1 where nothing; None where of none."""
+        checked = self.flags[entries] & CHECKED > 0
+        return np.where(checked, self.host_checksum[entries], np.int64(-1)) if checked.any() else None
 
     def detach(self, entries: Int32Array) -> None:
         """Take held entries' keys away, so that no verb finds them any more."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.directory import CHECKED
 from tierstore.control.entry import State
 from tierstore.control.prefetched import Prefetched
 from tierstore.metrics import Metric
@@ -139,6 +140,7 @@ class HostRoom:
         """ABSENT → FILLING, in slots just taken."""
         self._directory.host.reserve(entries)
         self._directory.host_page[entries] = pages
+        self._directory.flags[entries] &= ~CHECKED
         self._entry_at[pages] = entries
 
     def ready(self, slot_class: int, entries: Int32Array, now: float) -> None:

@@ -15,7 +15,7 @@ from tierstore.types import CopyJob, JobId, Outcome, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.requests import Request
-    from tierstore.types import Int32Array, Int64Array, Job, UInt8Array
+    from tierstore.types import Int32Array, Int64Array, Job, UInt8Array, UInt32Array
 
 __all__ = ["JobRecord", "JobTable"]
 
@@ -30,6 +30,7 @@ class JobRecord:
         positions: int64[n]; the job's blocks as positions in the request.
         waiters: Requests that go on when it ends, each with its positions among the job's blocks.
         outcomes: uint8[n] of `Outcome`, in the job's order; None while it runs.
+        checksums: uint32[n]; what whoever filled its blocks says of them.
         retry: Blocks of a write that found no room may find some once the file that is leaving has gone.
     """
 
@@ -38,6 +39,7 @@ class JobRecord:
     positions: Int64Array | None = None
     waiters: list[tuple[Request, Int64Array]] = field(default_factory=list)
     outcomes: UInt8Array | None = None
+    checksums: UInt32Array | None = None
     retry: bool = False
 
     def losses(self, entries: Int32Array) -> UInt8Array:

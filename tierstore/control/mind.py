@@ -177,6 +177,7 @@ class Mind:
             dst_locations=None,
             priority=Priority.WRITE_BACK,
             request_id=NO_REQUEST,
+            checksums=self.directory.checksums(entries),
         )
         record = JobRecord(job, request, positions)
         self.jobs.open(record, TierName.SSD, entries)

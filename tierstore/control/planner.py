@@ -241,7 +241,7 @@ class Planner:
         job = mind.jobs.get(result.job_id).job
         fills = job.dst if isinstance(job, CopyJob) and job.dst not in (*FAR, job.src) else None
         record = mind.jobs.close(result.job_id, fills, job.entries if isinstance(job, CopyJob) else None)
-        record.outcomes = result.outcomes
+        record.outcomes, record.checksums = result.outcomes, result.checksums
         self._flushes.heed(record)
         self._outage.ended(job, result, now)
         self.loading.rates.ended(job, result, now)

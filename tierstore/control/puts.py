@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.control.directory import AGAIN
+from tierstore.control.directory import AGAIN, CHECKED
 from tierstore.control.entry import State
 from tierstore.control.index import as_keys
 from tierstore.types import CopyJob, Outcome, SyncJob, TierName
@@ -151,6 +151,9 @@ class Puts:
         all_good = np.count_nonzero(good) == len(good)
         request.moving -= 1
         request.outcomes[positions] = outcomes if all_good else np.where(gone, np.uint8(Outcome.CANCELLED), outcomes)
+        if record.checksums is not None:
+            mind.directory.host_checksum[entries] = record.checksums
+            mind.directory.flags[entries] |= CHECKED
         mind.host.ready(slot_class, entries[good], now)
         if not request.planned:
             mind.host.pin(slot_class, entries[good])

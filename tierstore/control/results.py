@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tierstore.control.counting import count_job
+from tierstore.control.entry import State
 from tierstore.control.requests import FAR
-from tierstore.types import CopyJob, DiscardJob, TierName
+from tierstore.types import CopyJob, DiscardJob, Outcome, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.gets import Gets
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from tierstore.control.puts import Puts
     from tierstore.control.upkeep import Upkeep
     from tierstore.control.write_back import WriteBack
-    from tierstore.types import CopyResult, Plan
+    from tierstore.types import CopyResult, Int32Array, Plan
 
 __all__ = ["Results"]
 
@@ -54,3 +55,11 @@ class Results:
             self._gets.read(record, job, result.outcomes, plan, now)
         else:
             self._write_back.written(record, job, result, plan, now)
+            self._spoilt(record, job.entries[result.outcomes == Outcome.CORRUPT])
+
+    def _spoilt(self, record: JobRecord, entries: Int32Array) -> None:
+        """Blocks in the host pool that are not what whoever filled their slots says: nobody gets them any more."""
+        entries = entries[self._mind.directory.host.state[entries] == State.READY]
+        if len(entries):
+            assert record.request is not None, "a write belongs to the request that led to it"
+            self._upkeep.discard(record.request.life, entries)

@@ -19,7 +19,7 @@ from tierstore.types import PAGE_NBYTES, CopyJob, Extents, Outcome
 
 if TYPE_CHECKING:
     from tierstore.tiers.record import BoolArray
-    from tierstore.types import Int32Array, Int64Array, UInt8Array
+    from tierstore.types import Int32Array, Int64Array, UInt8Array, UInt32Array
 
 __all__ = ["Batch", "Run"]
 
@@ -45,6 +45,7 @@ class Batch:
         parents: uint8[n, 32].
         created_ns: uint64[n]; Unix time.
         order: int64[n]; of two records of one identity the one with the higher number counts.
+        expected: int64[n]; the CRC32C that the block's own bytes must have, -1 where it may be any.
         ready: bool[n]; whether the record's payload is there, its length and checksum known.
         nbytes: uint32[n]; encoded, once ready.
         checksum: uint32[n]; CRC32C of the encoded bytes, once ready.
@@ -70,6 +71,7 @@ class Batch:
         self.parents: UInt8Array = np.concatenate([_parents(job) for job in jobs])
         self.created_ns = np.zeros(len(self), dtype=np.uint64)
         self.order: Int64Array = np.concatenate([(job.job_id << 16) + np.arange(len(job)) for job in jobs])
+        self.expected: Int64Array = np.concatenate([_expected(job) for job in jobs])
         self.ready = np.zeros(len(self), dtype=np.bool_)
         self.nbytes = np.zeros(len(self), dtype=np.uint32)
         self.checksum = np.zeros(len(self), dtype=np.uint32)
@@ -80,6 +82,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.hashes)
+
+    def end_spoilt(self, rows: Int64Array, checksums: UInt32Array) -> None:
+        """End those rows whose blocks' own bytes have other checksums than they must have."""
+        expected = self.expected[rows]
+        self.end(rows[(expected >= 0) & (expected != checksums)], Outcome.CORRUPT)
 
     def end(self, rows: int | Int64Array | BoolArray, outcomes: UInt8Array | Outcome) -> None:
         """Say how some rows end."""
@@ -146,3 +153,7 @@ def _joined(parts: Sequence[Int64Array | Int32Array | Extents]) -> Int32Array | 
 
 def _parents(job: CopyJob) -> UInt8Array:
     return np.zeros_like(job.hashes) if job.parents is None else job.parents
+
+
+def _expected(job: CopyJob) -> Int64Array:
+    return np.full(len(job), -1, np.int64) if job.checksums is None else job.checksums

@@ -72,6 +72,7 @@ class PlainSlots:
         batch.checksum[own] = [crc32c(self._pool.payload(slot, nbytes)) for slot in slots[own].tolist()]
         batch.nbytes[own] = nbytes
         batch.ready[own] = True
+        batch.end_spoilt(np.arange(own.start, own.stop, own.step), batch.checksum[own])
 
     def buffers(self, run: Run, rows: Int64Array, frame: Frame) -> list[memoryview]:
         """Header pages, slots and tail pages. Changes the padding of the slots."""
@@ -113,6 +114,8 @@ class EncodedSlots:
         batch, slots, item_nbytes = run.batch, _slots(run.batch), run.batch.layout.item_nbytes
         for row in rows:
             block = self._pool.payload(int(slots[row]), batch.shape.nbytes)
+            if batch.expected[row] >= 0:
+                batch.end_spoilt(np.array([row]), np.array([crc32c(block)], np.uint32))
             body = run.bodies[row - run.rows.start]
             try:
                 nbytes = batch.codec.encode(block, body, item_nbytes=item_nbytes)
