@@ -36,7 +36,7 @@ def run(*arguments: str | Path, cwd: Path, **variables: str) -> subprocess.Compl
     )
 
 
-@pytest.mark.parametrize("command", ["bench", "config", "doctor"])
+@pytest.mark.parametrize("command", ["bench", "config", "doctor", "top"])
 def test_help_names_every_command(command: str, tmp_path: Path) -> None:
     assert f"\n  {command} " in run("--help", cwd=tmp_path).stdout
 

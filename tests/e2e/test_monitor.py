@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import http.client
 import os
 import socket
@@ -16,6 +17,7 @@ from tests.processes import program
 from tierstore.errors import AddressError, ConfigError
 from tierstore.metrics import Metric
 from tierstore.monitor.status import FORMAT, Status, read_status
+from tierstore.monitor.watching import Monitor
 from tierstore.store import Store
 from tierstore.testing.sim_disk import SimDisk
 from tierstore.types import Outcome
@@ -152,6 +154,18 @@ def test_a_closed_store_answers_nobody(tmp_path: Path) -> None:
     with pytest.raises(AddressError, match="no store answers"):
         status(store)
     idle.close()
+
+
+def test_clients_that_come_while_it_closes_leave_nothing_open(tmp_path: Path) -> None:
+    with small_store(ssd_dir=tmp_path) as store:
+        for _ in range(30):
+            monitor = Monitor(store, "127.0.0.1:0")
+            port = int(monitor.address.rpartition(":")[2])
+            clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+            monitor.close()
+            for client in clients:
+                client.close()
+        gc.collect()  # an error where a socket or a task was left
 
 
 def test_clients_that_stand_still_hold_no_verb_up(tmp_path: Path) -> None:

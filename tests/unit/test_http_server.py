@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -191,6 +193,27 @@ async def test_more_connections_than_allowed_are_dropped_and_then_served_again()
             assert await rest(reader) == b""
             writer.close()
         assert (await ask(port, request()))[0] == 200
+
+
+async def test_a_process_without_descriptors_answers_once_it_has_some() -> None:
+    async with serving() as (_server, port):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with socket.socket() as client:
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            lowest_free = os.dup(client.fileno())
+            os.close(lowest_free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+            try:
+                await loop.sock_connect(client, ("127.0.0.1", port))
+                await loop.sock_sendall(client, request())
+                with pytest.raises(OSError, match="Too many open files"):
+                    socket.socket()
+                await asyncio.sleep(0)  # the server sees the connection, and cannot take it
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            async with asyncio.timeout(WAIT_SECONDS):
+                assert await loop.sock_recv(client, 12) == b"HTTP/1.1 200"
 
 
 async def test_the_end_of_the_server_ends_its_connections() -> None:

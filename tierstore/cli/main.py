@@ -23,6 +23,7 @@ _COMMANDS = {
     "doctor": "tierstore.cli.doctor",
     "inspect": "tierstore.cli.inspect",
     "replay": "tierstore.cli.replay",
+    "top": "tierstore.cli.top",
 }
 
 

@@ -26,6 +26,7 @@ __all__ = ["CONNECTIONS_MAX", "HEAD_NBYTES_MAX", "SECONDS_MAX", "HttpServer", "P
 CONNECTIONS_MAX = 32
 HEAD_NBYTES_MAX = 8192
 SECONDS_MAX = 10.0
+_PAUSE_SECONDS = 0.5
 
 _REQUEST_LINE = re.compile(r"([A-Z]+) (/[!-~]*) HTTP/1\.[01]")
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
@@ -80,7 +81,7 @@ class HttpServer:
     pages: Pages
     names: frozenset[str]
     seconds_max: float = SECONDS_MAX
-    _open: dict[asyncio.Task[None], asyncio.StreamWriter] = field(default_factory=dict, init=False)
+    _open: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     @property
     def num_open(self) -> int:
@@ -89,22 +90,43 @@ class HttpServer:
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
         """Answer what comes to a bound socket until `stop` is set; closes it and all connections."""
-        server = await asyncio.start_server(self._connected, sock=listener, limit=HEAD_NBYTES_MAX)
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        self._listen(listener, loop)
         try:
             await stop.wait()
         finally:
-            server.close()
-            for writer in self._open.values():
-                writer.transport.abort()
-            await asyncio.gather(*self._open)
+            loop.remove_reader(listener)
+            listener.close()
+            for task in self._open:
+                task.cancel()
+            await asyncio.gather(*self._open, return_exceptions=True)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= CONNECTIONS_MAX:
-            writer.transport.abort()
+    def _listen(self, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        if listener.fileno() >= 0:  # it is still open
+            loop.add_reader(listener, self._accept, listener, loop)
+
+    def _accept(self, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        """Take one connection and give it a task; at once, for what is accepted and awaited a cancel could lose."""
+        try:
+            connection, _address = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # it has gone already
+        except OSError:  # this process has no descriptor left, and would hear of it again and again
+            loop.remove_reader(listener)
+            loop.call_later(_PAUSE_SECONDS, self._listen, listener, loop)
             return
-        task = asyncio.current_task()
-        assert task is not None, "a connection has a task of its own"
-        self._open[task] = writer
+        if len(self._open) >= CONNECTIONS_MAX:
+            connection.close()
+            return
+        task = loop.create_task(self._converse(connection))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        task.add_done_callback(lambda _task: connection.close())
+
+    async def _converse(self, connection: socket.socket) -> None:
+        """One request, one answer, and the end."""
+        reader, writer = await asyncio.open_connection(sock=connection, limit=HEAD_NBYTES_MAX)
         try:
             async with asyncio.timeout(self.seconds_max):
                 writer.write(await self._answer(reader))
@@ -114,7 +136,6 @@ class HttpServer:
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             pass  # the client is too slow, or has gone
         finally:
-            del self._open[task]
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
