@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from tierstore.handle import NO_PARENT, NamespaceHandle
 from tierstore.store import Store
+from tierstore.transfer.awaiting import settled
 
 if TYPE_CHECKING:
     from tierstore.advice import LoadAdvice
@@ -158,24 +159,3 @@ class AsyncNamespaceHandle:
     async def clear(self) -> None:
         """See `NamespaceHandle.clear`; the manifest is written on the loop's executor."""
         await asyncio.to_thread(self.handle.clear)
-
-
-async def settled(transfer: Transfer) -> TransferResult:
-    """Await a transfer; cancelled, withdraw it and wait until no copy touches its memory, then be cancelled."""
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-
-    def end(_transfer: Transfer) -> None:
-        loop.call_soon_threadsafe(ended.set)
-
-    transfer.add_done_callback(end)
-    cancelled: asyncio.CancelledError | None = None
-    while not ended.is_set():
-        try:
-            await ended.wait()
-        except asyncio.CancelledError as error:  # it may come again while the copy still runs
-            cancelled = error
-            transfer.cancel()
-    if cancelled is not None:
-        raise cancelled
-    return transfer.result(0)

@@ -13,11 +13,13 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from tierstore import settings
 from tierstore.errors import ConfigError
-from tierstore.settings import VARIABLE_PREFIX, DriveWrites, Kind, Setting, nearest
+from tierstore.sections import ServiceConfig
+from tierstore.settings import VARIABLE_PREFIX, DriveWrites, Setting, nearest
+from tierstore.settings import setting as _setting
 
 __all__ = ["SETTINGS", "StoreConfig"]
 
@@ -28,12 +30,7 @@ _MIB, _GIB = 1 << 20, 1 << 30
 _PIECE = settings.size(4096)
 _AUTO_PIECE = settings.optional(_PIECE, "auto")
 
-T = TypeVar("T")
 Given: TypeAlias = tuple[Setting, object, str]
-
-
-def _setting(default: T, kind: Kind, text: str) -> T:
-    return field(default=default, metadata={"kind": kind, "help": text})
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +192,7 @@ class StoreConfig:
     device: DeviceConfig = DeviceConfig()
     monitor: MonitorConfig = MonitorConfig()
     log: LogConfig = LogConfig()
+    service: ServiceConfig = ServiceConfig()  # noqa: RUF009  (frozen, as its neighbours)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod

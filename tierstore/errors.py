@@ -19,6 +19,13 @@ machine, and every message says what was wrong, which value, and what to do.
     │   └── DeviceMemoryError    the GPU has no memory left                     (also a MemoryError)
     ├── AddressError         an address cannot be listened on, or nobody answers there
     ├── ReadOnlyError        the store only looks at its folder, which another one may own
+    ├── ServiceError         a call to a store's service failed
+    │   ├── AccessError          the credential is not enough for the call
+    │   │   └── CredentialError      it is missing, wrong or expired
+    │   ├── LimitError           a limit or a quota of the service was reached
+    │   ├── SessionError         the session or a handle of it is gone
+    │   ├── UnavailableError     the service cannot be reached, is too slow or is ending
+    │   └── VersionError         client and service do not speak the same protocol
     └── ClosedError          the store is closed
         └── ForkError            it belongs to the process that this one is a fork of
 """
@@ -29,9 +36,11 @@ import errno as _errno
 import os
 
 __all__ = [
+    "AccessError",
     "AddressError",
     "ClosedError",
     "ConfigError",
+    "CredentialError",
     "DeviceError",
     "DeviceMemoryError",
     "DiskError",
@@ -41,11 +50,16 @@ __all__ = [
     "ForkError",
     "IdentityError",
     "LayoutError",
+    "LimitError",
     "MemoryLimitError",
     "NoDeviceError",
     "RankError",
     "ReadOnlyError",
+    "ServiceError",
+    "SessionError",
     "TierstoreError",
+    "UnavailableError",
+    "VersionError",
 ]
 
 
@@ -122,6 +136,34 @@ class ReadOnlyError(TierstoreError):
             f"{verb} is refused: the store was opened with ssd.read_only, to look at a folder that another may own; "
             f"call {verb} of the owner, or open the folder without ssd.read_only"
         )
+
+
+class ServiceError(TierstoreError):
+    """A call to a store's service failed."""
+
+
+class AccessError(ServiceError):
+    """The credential is not enough for the call."""
+
+
+class CredentialError(AccessError):
+    """The credential is missing, wrong or expired."""
+
+
+class LimitError(ServiceError):
+    """A limit or a quota of the service was reached."""
+
+
+class SessionError(ServiceError):
+    """The session, or a handle of it, is gone."""
+
+
+class UnavailableError(ServiceError):
+    """The service cannot be reached, is too slow or is ending."""
+
+
+class VersionError(ServiceError):
+    """Client and service do not speak the same protocol."""
 
 
 class ClosedError(TierstoreError):

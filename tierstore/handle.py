@@ -53,6 +53,10 @@ class NamespaceHandle:
         """What is known of each block."""
         return self._store.engine.presence(self._generation.number, as_hashes(hashes))
 
+    def places(self, hashes: Sequence[bytes] | UInt8Array) -> UInt8Array:
+        """uint8[n]: the nearest tier from which each block could be loaded, as `tierstore.advice.Place`."""
+        return scheduling.places(self._store.engine, self._generation.number, as_hashes(hashes))
+
     def put(
         self,
         hashes: Sequence[bytes] | UInt8Array,

@@ -10,8 +10,9 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TypeVar
 
 from tierstore.errors import ConfigError
 
@@ -33,10 +34,13 @@ __all__ = [
     "optional",
     "parse_address",
     "parse_size",
+    "setting",
     "size",
 ]
 
 VARIABLE_PREFIX = "TIERSTORE_"
+
+T = TypeVar("T")
 
 _UNITS = {
     "B": 1,
@@ -153,6 +157,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
+
+
+def setting(default: T, kind: Kind, text: str) -> T:
+    """A field of a section: one setting."""
+    return field(default=default, metadata={"kind": kind, "help": text})
 
 
 def size(least: int, *, off: bool = False) -> Kind:

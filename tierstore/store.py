@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 from tierstore.assembly import build
 from tierstore.config import StoreConfig
-from tierstore.device.paged_kv import PagedKV
-from tierstore.device.paging import bind_rows
-from tierstore.errors import ClosedError, DeviceError, IdentityError, LayoutError, ReadOnlyError
+from tierstore.device.binding import bind_for
+from tierstore.errors import ClosedError, IdentityError, ReadOnlyError
 from tierstore.handle import NamespaceHandle
 from tierstore.health import Service, TierHealth
 from tierstore.keys import Namespace
@@ -33,8 +32,8 @@ from tierstore.types import PAGE_NBYTES, Generation, TierName
 
 if TYPE_CHECKING:
     from tierstore.device.base import Device
+    from tierstore.device.paged_kv import PagedKV
     from tierstore.disk.base import Disk
-    from tierstore.layout import KVLayout
     from tierstore.metrics import Metrics
     from tierstore.tiers.host_pool import HostPool
     from tierstore.transfer.engine import Engine
@@ -192,18 +191,7 @@ class Store:
             LayoutError: They do not fit.
             DeviceError: They lie elsewhere than the caches of the store's device, or have been freed.
         """
-        layout = namespace.layout
-        if isinstance(buffers, PagedKV):
-            if buffers.layout is not None and buffers.layout != layout:
-                raise LayoutError(f"the cache is bound for other blocks: {_difference(buffers.layout, layout)}")
-            kv = buffers
-            kv.check_in_place()
-        else:
-            kv = bind_rows(buffers, layout.block_nbytes, layout.dtype)
-        memory = self.device.memory
-        if kv.memory != memory:
-            raise DeviceError(f"{kv.tensors[0]} is on {kv.memory}; the store's device copies memory of {memory}")
-        return kv.stored(namespace.quantized)
+        return bind_for(buffers, namespace, self.device)
 
     def flush(self) -> Transfer:
         """Make everything put so far durable, write-backs included. Does not block.
@@ -287,11 +275,3 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _difference(bound: KVLayout, layout: KVLayout) -> str:
-    """What differs between two layouts, in words."""
-    ours, theirs = bound.as_fields(), layout.as_fields()
-    names = [name for name in ours if ours[name] != theirs[name]]
-    values = [f"{name} {ours[name]}, the namespace has {theirs[name]}" for name in names if name != "pages"]
-    return "; ".join(values or ["its pages are not the namespace's"])

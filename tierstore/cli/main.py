@@ -23,6 +23,7 @@ _COMMANDS = {
     "doctor": "tierstore.cli.doctor",
     "inspect": "tierstore.cli.inspect",
     "replay": "tierstore.cli.replay",
+    "serve": "tierstore.cli.serve",
     "top": "tierstore.cli.top",
 }
 

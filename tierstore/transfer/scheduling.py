@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tierstore.transfer.engine import Engine
     from tierstore.types import Plan, UInt8Array
 
-__all__ = ["end_session", "hint", "plan_load"]
+__all__ = ["end_session", "hint", "places", "plan_load"]
 
 
 def hint(engine: Engine, session_id: int, number: int, added: Sequence[Waiting], removed: Sequence[int]) -> None:
@@ -46,9 +46,14 @@ def end_session(engine: Engine, session_id: int) -> None:
 
 def plan_load(engine: Engine, number: int, wanted: LoadRequest) -> LoadAdvice:
     """See `Loading.consider`."""
-    places: list[UInt8Array] = [np.empty(0, np.uint8)]
-    for first in range(0, len(wanted.hashes), SLICE_BLOCKS):
-        with engine.planning() as planner:
-            places.append(planner.loading.places(number, wanted.hashes[first : first + SLICE_BLOCKS]))
-    found = np.concatenate(places)
+    found = places(engine, number, wanted.hashes)
     return engine.tell(lambda planner, now: planner.plan_load(number, found, wanted, now))
+
+
+def places(engine: Engine, number: int, hashes: UInt8Array) -> UInt8Array:
+    """uint8[n]: the nearest tier from which each block could be loaded, as `tierstore.advice.Place`."""
+    found: list[UInt8Array] = [np.empty(0, np.uint8)]
+    for first in range(0, len(hashes), SLICE_BLOCKS):
+        with engine.planning() as planner:
+            found.append(planner.loading.places(number, hashes[first : first + SLICE_BLOCKS]))
+    return np.concatenate(found)

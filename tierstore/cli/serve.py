@@ -1,0 +1,57 @@
+"""`tierstore serve`: a store for other processes, until it is told to end.
+
+Every setting is an option. What a person reads goes to stderr; there is no output for programs. Exits 0 once it was
+told to end (SIGTERM, SIGINT) and all is finished and synced, 143 or 130 where a second signal cut that short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+__all__ = ["command"]
+
+
+class _EverySetting(click.Command):
+    """Has an option for every setting; the table of them is read when the command is named, not before."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), *_options()]
+
+
+@click.command("serve", cls=_EverySetting)
+@click.option("--config", "path", type=click.Path(path_type=Path), help="TOML file to read.")
+@click.option("--print-config", is_flag=True, help="Print every setting, its value and its source, and end.")
+def command(path: Path | None, *, print_config: bool, **given: str | None) -> None:
+    """Serve a store to the engines of this machine, and to others over TLS.
+
+    Listens on a Unix socket of this user's own, where engines map the pool and copy in place. SIGTERM ends it: calls
+    under way are finished for at most service.drain_seconds, and everything is synced; a second one ends it at once.
+    """
+    from tierstore.config import StoreConfig
+
+    config = StoreConfig.load(path, overrides=given)
+    if "host.shared" not in config.sources:
+        config = replace(config, host=replace(config.host, shared=True))
+    if print_config:
+        for key, value, source in config.describe():
+            click.echo(f"{key:40} {value:24} {source}")
+        return
+    from tierstore.service.serving import serve
+
+    serve(config, lambda line: click.echo(line, err=True))
+
+
+def _options() -> Iterator[click.Option]:
+    from tierstore.config import SETTINGS
+
+    for setting in SETTINGS:
+        names = [setting.flag, f"--{setting.key}"]
+        if setting.key.startswith("service."):
+            names.append(setting.flag.replace("--service-", "--"))
+        text = f"{setting.help[0].upper()}{setting.help[1:]}.  [default: {setting.show(setting.default)}]"
+        bare = "true" if isinstance(setting.default, bool) else None
+        yield click.Option([*names, setting.argument], metavar="VALUE", help=text, is_flag=False, flag_value=bare)

@@ -1,0 +1,62 @@
+"""Whether it is worth asking: after a call that was not answered in time the next ones fail at once, for a while."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+__all__ = ["Backoff", "Breaker"]
+
+_FIRST_SECONDS = 0.1
+_LAST_SECONDS = 5.0
+
+
+class Backoff:
+    """How long to wait before the next attempt: doubling, and never in step with others."""
+
+    def __init__(self) -> None:
+        self._seconds = _FIRST_SECONDS
+
+    def failed(self) -> float:
+        """Seconds to wait after one more failure."""
+        seconds = self._seconds * random.uniform(0.5, 1.0)
+        self._seconds = min(self._seconds * 2, _LAST_SECONDS)
+        return seconds
+
+    def succeeded(self) -> None:
+        """Begin anew."""
+        self._seconds = _FIRST_SECONDS
+
+
+class Breaker:
+    """Opens with a failure and lets one call through whenever its time has come; closes with a success.
+
+    Args:
+        clock: Seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._backoff = Backoff()
+        self._until: float | None = None
+
+    def allows(self) -> bool:
+        """Whether to call now. Of many who ask when the time has come one is let through."""
+        if self._until is None:
+            return True
+        now = self._clock()
+        if now < self._until:
+            return False
+        self._until = now + _LAST_SECONDS
+        return True
+
+    def failed(self) -> None:
+        """A call was not answered."""
+        self._until = self._clock() + self._backoff.failed()
+
+    def succeeded(self) -> None:
+        """A call was answered, whatever the answer."""
+        if self._until is not None:
+            self._until = None
+            self._backoff.succeeded()

@@ -1,0 +1,156 @@
+"""What the verbs of a client share: the connection, the attached pool, threads and limits of time.
+
+Made by the client and called by its handles. Every call has a deadline.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from tierstore.errors import ServiceError, SessionError, TierstoreError, UnavailableError
+from tierstore.service.client.attached import AttachedPool
+from tierstore.service.client.connection import Connection
+from tierstore.service.client.copies import Copies
+from tierstore.service.client.running import Warnings
+from tierstore.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import grpc
+    from google.protobuf.message import Message
+
+    from tierstore.device.base import Device
+    from tierstore.keys import Namespace
+    from tierstore.service.client.session import LiveSession, Request
+
+__all__ = ["Calling", "Patience"]
+
+_logger = logging.getLogger(__name__)
+
+M = TypeVar("M", bound="Message")
+
+_THREADS = 8
+_WAITING_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long things may take, in seconds.
+
+    Attributes:
+        connect: The first connection, while the client is made.
+        call: A call without blocks, beyond the deadline that it was given.
+        transfer: A put, get, prefetch, delete or flush that was given no deadline.
+    """
+
+    connect: float = 2.0
+    call: float = 1.0
+    transfer: float = 60.0
+
+    def of(self, deadline_seconds: float) -> float:
+        """Of a verb with a deadline of its own, or 0 for none."""
+        return self.call + deadline_seconds if deadline_seconds else self.transfer
+
+
+class Calling:
+    """See the module.
+
+    Args:
+        open_channel: Makes a channel to the server.
+        device: Where the caller's caches lie.
+        name: What the client calls itself.
+        token: Its credential.
+        patience: How long things may take.
+        attach: Whether to map the pool where that may be.
+    """
+
+    def __init__(
+        self,
+        open_channel: Callable[[Sequence[tuple[str, int]]], grpc.Channel],
+        device: Device,
+        *,
+        name: str,
+        token: str | None,
+        patience: Patience,
+        attach: bool,
+    ) -> None:
+        self.device = device
+        self.patience = patience
+        self.warnings = Warnings()
+        self.copies = Copies(device)
+        self.worker = Worker("service-call", capacity=_WAITING_MAX, threads=_THREADS)
+        self._attach = attach
+        self._lock = threading.Lock()
+        self._pools: dict[LiveSession, AttachedPool | None] = {}
+        self.prefetch_waits = False
+        self.connection = Connection(open_channel, name=name, token=token, at_begin=self._began, at_end=self._ended)
+        atexit.register(self.close)
+        if not self.connection.wait(patience.connect):
+            self.warnings.say(self.connection.failure)
+
+    def pool(self, session: LiveSession) -> AttachedPool | None:
+        """The session's pool, mapped; None where blocks are streamed."""
+        return self._pools.get(session)
+
+    @property
+    def attached(self) -> bool:
+        """Whether a pool is mapped."""
+        return any(pool is not None for pool in list(self._pools.values()))
+
+    def open(self, namespace: Namespace) -> None:
+        """Open a namespace where there is a session; what the server says against it is raised. Blocks."""
+        try:
+            self.connection.judged(lambda session: session.handle(namespace, self.patience.call))
+        except (UnavailableError, SessionError) as error:
+            self.warnings.say(error)
+
+    def demand(self, request: Request, kind: type[M], namespace: Namespace | None) -> M:
+        """Make a call without blocks. Blocks, no longer than `Patience.call`. Raises what it is answered."""
+
+        def call(session: LiveSession) -> M:
+            session.address(request, namespace, self.patience.call)
+            return session.call(request, kind, self.patience.call)
+
+        return self.connection.judged(call)
+
+    def ask(self, request: Request, kind: type[M], namespace: Namespace | None) -> M | None:
+        """The same; None where the service does not do its part."""
+        try:
+            return self.demand(request, kind, namespace)
+        except ServiceError as error:
+            self.warnings.say(error)
+            return None
+
+    def tell(self, request: Request, kind: type[Message], namespace: Namespace) -> None:
+        """Make a call whose answer nobody needs. Does not wait for it."""
+        self.worker.submit(lambda: self.ask(request, kind, namespace))
+
+    def close(self) -> None:
+        """End everything. Blocks until no copy touches any cache; may be called twice."""
+        atexit.unregister(self.close)
+        self.connection.close()
+        self.worker.close()
+        self.copies.close()
+
+    def _began(self, session: LiveSession) -> None:
+        """On the connection's thread, before anybody uses the session."""
+        self.prefetch_waits = session.opened.prefetch_waits
+        pool = None
+        if self._attach and session.opened.pool_attachable:
+            try:
+                pool = AttachedPool(session, self.patience.connect)
+            except TierstoreError as error:
+                _logger.warning("blocks are streamed, as the pool cannot be mapped: %s", error)
+        with self._lock:
+            self._pools[session] = pool
+
+    def _ended(self, session: LiveSession) -> None:
+        with self._lock:
+            pool = self._pools.pop(session, None)
+        if pool is not None:
+            pool.close()

@@ -1,0 +1,175 @@
+"""A store in another process, or on another machine, with the verbs of the embedded one. The door for engines."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, TypedDict, cast
+
+import grpc
+
+from tierstore import registry
+from tierstore.errors import ConfigError, IdentityError
+from tierstore.keys import Namespace
+from tierstore.service import convert
+from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service.client.calling import Calling, Patience
+from tierstore.service.client.handle import ClientHandle
+from tierstore.service.client.moving import Moving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tierstore.device.base import Device
+    from tierstore.health import TierHealth
+    from tierstore.transfer.future import Transfer
+
+__all__ = ["Client", "ClientOptions"]
+
+
+class ClientOptions(TypedDict, total=False):
+    """Keywords of `Client`."""
+
+    token: str | None
+    tls: bool
+    tls_ca: str | os.PathLike[str] | None
+    tls_certificate: str | os.PathLike[str] | None
+    tls_key: str | os.PathLike[str] | None
+    name: str
+    device: str | Device
+    attach: bool
+    connect_seconds: float
+    call_seconds: float
+    transfer_seconds: float
+
+
+class Client:
+    """The verbs of a `Store` that lives behind a service.
+
+    Making it waits at most `connect_seconds` for the service, and does not fail where there is none: it is looked for
+    from then on, and until it is there every get is a miss and every put is refused, at once.
+
+    Args:
+        address: ``"unix:/path"`` or ``"host:port"``.
+        token: The credential, for TCP.
+        tls_ca: Path of the certificates that sign the server's; given, or with `tls`, the connection is encrypted.
+        tls_certificate: Path of the client's own certificate, where the server asks for one.
+        tls_key: Path of its key.
+        tls: Encrypt, and trust whom this machine trusts, where no `tls_ca` is given.
+        name: What the client calls itself, for the server's logs.
+        device: Where the engine's caches lie, as the setting ``device.name`` has it, or a device.
+        attach: Read and write the server's pool in place where that may be.
+        connect_seconds: See above.
+        call_seconds: How long a call without blocks may take, and any call beyond its own deadline.
+        transfer_seconds: How long a put, get, prefetch, delete or flush without a deadline may take.
+
+    Raises:
+        ConfigError: A path cannot be read, or the address makes no sense.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        tls: bool = False,
+        tls_ca: str | os.PathLike[str] | None = None,
+        tls_certificate: str | os.PathLike[str] | None = None,
+        tls_key: str | os.PathLike[str] | None = None,
+        name: str = "",
+        device: str | Device = "cpu",
+        attach: bool = True,
+        connect_seconds: float = 2.0,
+        call_seconds: float = 1.0,
+        transfer_seconds: float = 60.0,
+    ) -> None:
+        if ":" not in address:
+            raise ConfigError(f"address is {address!r}; give unix:/path or host:port")
+        credentials = None
+        if tls or tls_ca is not None or tls_certificate is not None:
+            credentials = grpc.ssl_channel_credentials(_read(tls_ca), _read(tls_key), _read(tls_certificate))
+        opened = cast("Callable[[], Device]", registry.load("devices", device))() if isinstance(device, str) else device
+        self._calling = Calling(
+            _opener(address, credentials),
+            opened,
+            name=name or f"pid {os.getpid()}",
+            token=token,
+            patience=Patience(connect_seconds, call_seconds, transfer_seconds),
+            attach=attach,
+        )
+        self._handles: dict[bytes, ClientHandle] = {}
+
+    def namespace(self, namespace: Namespace) -> ClientHandle:
+        """The verbs of one namespace. Waits for the server, and is content without one.
+
+        Raises:
+            AccessError: It is another tenant's.
+            ConfigError, IdentityError, LayoutError: As the embedded store says, where the server can be asked.
+        """
+        if not isinstance(namespace, Namespace):
+            raise IdentityError(f"a namespace of type {type(namespace).__name__}; pass Namespace(model=…, layout=…)")
+        handle = self._handles.get(namespace.fingerprint)
+        if handle is None:
+            self._calling.open(namespace)
+            handle = self._handles.setdefault(namespace.fingerprint, ClientHandle(self._calling, namespace))
+        return handle
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session now."""
+        return self._calling.connection.connected
+
+    @property
+    def attached(self) -> bool:
+        """Whether blocks are read and written in place now."""
+        return self._calling.attached
+
+    def flush(self) -> Transfer:
+        """Make everything put so far durable; see `Store.flush`. IO_ERROR without a service. Does not block."""
+        return Moving(self._calling, None).flush()
+
+    def metrics(self) -> dict[str, float]:
+        """Every metric of the server now; nothing without one. Waits for it."""
+        stats = self._stats()
+        return {} if stats is None else dict(stats.metrics)
+
+    def health(self) -> dict[str, TierHealth]:
+        """How each tier of the server is; nothing without one. Waits for it."""
+        stats = self._stats()
+        return {} if stats is None else convert.to_health(list(stats.tiers))
+
+    def _stats(self) -> pb.StatsResponse | None:
+        return self._calling.ask(pb.StatsRequest(), pb.StatsResponse, None)
+
+    def close(self) -> None:
+        """End the session, and with it all that it holds. Blocks until no copy touches any cache any more."""
+        self._calling.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _opener(
+    address: str, credentials: grpc.ChannelCredentials | None
+) -> Callable[[Sequence[tuple[str, int]]], grpc.Channel]:
+    def open_channel(options: Sequence[tuple[str, int]]) -> grpc.Channel:
+        if credentials is None:
+            return grpc.insecure_channel(address, options=options)
+        return grpc.secure_channel(address, credentials, options=options)
+
+    return open_channel
+
+
+def _read(path: str | os.PathLike[str] | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{os.fspath(path)} cannot be read: {error.strerror}; give the path of a PEM file") from error

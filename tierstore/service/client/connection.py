@@ -1,0 +1,208 @@
+"""One session with a server, opened anew whenever it ends. Calls go through it, and fail at once where there is none.
+
+Called by the client's verbs. A thread of its own keeps the session; a caller never waits for a connection, but for
+the one who makes the client.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import grpc
+
+import tierstore
+from tierstore.errors import ClosedError, TierstoreError, UnavailableError
+from tierstore.forks import check_owner
+from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service.client.breaker import Backoff, Breaker
+from tierstore.service.client.session import LiveSession
+from tierstore.service.status import error_of
+from tierstore.service.wire import MESSAGE_NBYTES_MAX, METHODS, PROTOCOL
+from tierstore.worker import Worker
+
+if TYPE_CHECKING:
+    from tierstore.service.client.session import Cancellable
+
+__all__ = ["Connection"]
+
+_logger = logging.getLogger(__name__)
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_NBYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_NBYTES_MAX),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+_CREDENTIAL = "authorization"
+_LEAVE_SECONDS = 1.0
+
+T = TypeVar("T")
+
+
+class Connection:
+    """Keeps a session open.
+
+    Args:
+        open_channel: Makes a channel to the server.
+        name: What the client calls itself.
+        token: Its credential; None where none is needed.
+        at_begin: Called with each session before it is used.
+        at_end: Called with each session that has ended.
+    """
+
+    def __init__(
+        self,
+        open_channel: Callable[[Sequence[tuple[str, int]]], grpc.Channel],
+        *,
+        name: str,
+        token: str | None,
+        at_begin: Callable[[LiveSession], None],
+        at_end: Callable[[LiveSession], None],
+    ) -> None:
+        self._open_channel = open_channel
+        self._name = name
+        self._metadata: tuple[tuple[str, str | bytes], ...] = (
+            () if token is None else ((_CREDENTIAL, f"Bearer {token}"),)
+        )
+        self._at_begin = at_begin
+        self._at_end = at_end
+        self._breaker = Breaker()
+        self._backoff = Backoff()
+        self._session: LiveSession | None = None
+        self._failure: TierstoreError = UnavailableError("the service has not answered yet")
+        self._call: Cancellable | None = None
+        self._leaving = threading.Event()
+        self._attempted = threading.Event()
+        self._closing = threading.Event()
+        self._owner_pid = os.getpid()
+        self._worker = Worker("service-session", capacity=1)
+        atexit.register(self.close)
+        self._worker.submit(self._keep)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the first attempt has succeeded or failed. Blocks."""
+        self._attempted.wait(seconds)
+        return self._session is not None
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session."""
+        return self._session is not None
+
+    @property
+    def failure(self) -> TierstoreError:
+        """Why there is no session."""
+        return self._failure
+
+    def session(self) -> LiveSession:
+        """The session there is. Does not block.
+
+        Raises:
+            ServiceError: There is none, or its calls are not answered, or the server ends.
+            ClosedError: `close` has been called.
+            ForkError: In a fork of the process that made this.
+        """
+        check_owner(self._owner_pid)
+        if self._closing.is_set():
+            raise ClosedError("the client is closed; open a new one")
+        session = self._session
+        if session is None:
+            raise type(self._failure)(str(self._failure))
+        if session.draining:
+            raise UnavailableError("the server is ending; go on without it")
+        if not self._breaker.allows():
+            raise UnavailableError("the server does not answer; it is asked again soon")
+        return session
+
+    def judged(self, work: Callable[[LiveSession], T]) -> T:
+        """Do something with the session, and learn from its end whether the next is worth trying. Blocks as it does.
+
+        Raises:
+            TierstoreError: As `session` and the work do.
+        """
+        session = self.session()
+        try:
+            value = work(session)
+        except UnavailableError:
+            self._breaker.failed()
+            raise
+        except TierstoreError:
+            self._breaker.succeeded()
+            raise
+        self._breaker.succeeded()
+        return value
+
+    def close(self) -> None:
+        """End the session and every call of it; the server has let go of all that it held. Blocks; may be called twice.
+
+        A server that does not answer is waited for briefly.
+        """
+        atexit.unregister(self.close)
+        if os.getpid() != self._owner_pid:
+            return
+        self._closing.set()
+        self._leaving.set()
+        if not self._worker.close(_LEAVE_SECONDS) and self._call is not None:
+            self._call.cancel()
+        self._worker.close()
+
+    def _keep(self) -> None:
+        """The thread: one session after another."""
+        while not self._closing.is_set():
+            channel = self._open_channel(_OPTIONS)
+            try:
+                self._live(channel)
+            except grpc.RpcError as failed:
+                self._failure = error_of(failed)
+            finally:
+                channel.close()
+            self._attempted.set()
+            self._closing.wait(self._backoff.failed())
+
+    def _live(self, channel: grpc.Channel) -> None:
+        """Open a session and hear its notices until it ends."""
+        self._leaving = leaving = threading.Event()
+        if self._closing.is_set():
+            return
+        method = METHODS["OpenSession"]
+        start = channel.stream_stream(method.path, method.encode_request, method.decode_response)
+        call = start(self._hello(leaving), metadata=self._metadata)
+        withdrawable = cast("Cancellable", call)
+        self._call = withdrawable
+        session: LiveSession | None = None
+        try:
+            for response in call:
+                if session is None:
+                    session = LiveSession(response.opened, channel, self._metadata)
+                    self._opened(session)
+                elif response.notice.kind == pb.Notice.KIND_DRAINING:
+                    session.draining = True
+                _logger.debug("the service says: %s", response)
+        finally:
+            leaving.set()
+            self._session = None
+            if session is not None:
+                self._failure = UnavailableError("the session with the service has ended; another one is being opened")
+                self._at_end(session)
+
+    def _opened(self, session: LiveSession) -> None:
+        self._at_begin(session)
+        self._breaker = Breaker()
+        self._backoff.succeeded()
+        self._session = session
+        self._attempted.set()
+
+    def _hello(self, leaving: threading.Event) -> Iterator[pb.OpenSessionRequest]:
+        yield pb.OpenSessionRequest(protocol=PROTOCOL, client_version=tierstore.__version__, client_name=self._name)
+        leaving.wait()

@@ -1,0 +1,106 @@
+"""Get and put in place: the client copies its own blocks from and to the server's pool. Called on the client's threads.
+
+Every slot has a generation, which the server changes when it gives the slot to another block: what was copied counts
+only where it is the same before and after. Of what is written the checksum is taken while the next piece is being
+copied, and the server compares it before the block goes to SSD.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import crc32c
+import numpy as np
+
+from tierstore.errors import TierstoreError
+from tierstore.service import convert
+from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service.client.running import Withdrawn
+from tierstore.service.client.session import result_of
+from tierstore.transfer.future import TransferResult
+from tierstore.types import Outcome
+
+if TYPE_CHECKING:
+    from tierstore.service.client.attached import AttachedPool
+    from tierstore.service.client.calling import Patience
+    from tierstore.service.client.copies import Copies
+    from tierstore.service.client.running import Running
+    from tierstore.service.client.session import LiveSession
+    from tierstore.transfer.caller_memory import CallerMemory
+    from tierstore.types import UInt8Array
+
+__all__ = ["InPlace"]
+
+_PIECE_NBYTES = 1 << 20
+"""Copied between two looks at checksums: small enough to be in the processor's cache when they are taken."""
+
+
+class InPlace:
+    """The verbs over an attached pool.
+
+    Args:
+        session: Lends the slots.
+        pool: The slots.
+        copies: What moves bytes.
+        patience: How long calls may take.
+    """
+
+    def __init__(self, session: LiveSession, pool: AttachedPool, copies: Copies, patience: Patience) -> None:
+        self._session = session
+        self._pool = pool
+        self._copies = copies
+        self._patience = patience
+
+    def get(self, running: Running, request: pb.AcquireRequest, memory: CallerMemory) -> TransferResult:
+        """Copy the longest prefix there is, under a lease. Blocks.
+
+        Raises:
+            ServiceError: The call failed.
+            Withdrawn: The caller has cancelled.
+        """
+        call = self._session.begin(request, pb.AcquireResponse, self._patience.of(request.deadline_seconds))
+        with running.calling(call):
+            answer = result_of(call)
+        try:
+            running.check()
+            offsets = np.array(answer.offsets, np.int64)
+            with self._pool.used() as view:
+                self._copies.wait(self._copies.load(view, offsets, memory, np.arange(len(offsets))))
+                same = self._pool.generations(offsets) == np.array(answer.generations, np.uint32)
+        finally:
+            release = pb.ReleaseRequest(scope=request.scope, lease_ids=[answer.lease_id])
+            self._session.forget(release, self._patience.call)
+        leading = len(same) if same.all() else int(same.argmin())
+        codes = np.full(memory.block_ids.shape[1], Outcome.MISS, np.uint8)
+        codes[:leading] = Outcome.OK
+        return TransferResult(leading, codes, leading * memory.kv.stored_nbytes, 0.0)
+
+    def put(self, running: Running, request: pb.ReserveRequest, memory: CallerMemory) -> TransferResult:
+        """Fill the slots that are promised, and commit them. Blocks. Raises as `get` does."""
+        answer = self._session.call(request, pb.ReserveResponse, self._patience.call)
+        number = answer.reservation_id
+        try:
+            running.check()
+            with self._pool.used() as view:
+                checksums = self._fill(answer, view, memory)
+        except (TierstoreError, Withdrawn):
+            abandon = pb.AbandonRequest(scope=request.scope, reservation_id=number)
+            self._session.forget(abandon, self._patience.call)
+            raise
+        commit = pb.CommitRequest(scope=request.scope, reservation_id=number, checksums=checksums)
+        call = self._session.begin(commit, pb.CommitResponse, self._patience.of(request.deadline_seconds))
+        with running.calling(call):
+            return convert.to_result(result_of(call).result)
+
+    def _fill(self, answer: pb.ReserveResponse, view: UInt8Array, memory: CallerMemory) -> list[int]:
+        """Copy blocks into their slots; the CRC32C of each."""
+        positions, offsets = np.array(answer.positions, np.int64), np.array(answer.offsets, np.int64)
+        nbytes = memory.kv.stored_nbytes
+        step = max(1, _PIECE_NBYTES // nbytes)
+        pieces = [slice(first, first + step) for first in range(0, len(offsets), step)]
+        events = [self._copies.store(view, offsets[piece], memory, positions[piece]) for piece in pieces]
+        checksums: list[int] = []
+        for piece, copied in zip(pieces, events, strict=True):
+            self._copies.wait(copied)
+            checksums += [crc32c.crc32c(view[start : start + nbytes].data) for start in offsets[piece].tolist()]
+        return checksums

@@ -1,0 +1,142 @@
+"""A transfer of a client: runs on one of its threads, may be withdrawn, and always ends.
+
+Called by the verbs. What the service refuses or cannot do becomes outcomes, never an exception in the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from tierstore.errors import TierstoreError
+from tierstore.transfer.future import Transfer
+from tierstore.types import Outcome
+
+if TYPE_CHECKING:
+    from tierstore.service.client.session import Answer, Cancellable
+    from tierstore.transfer.future import TransferResult
+    from tierstore.transfer.layers import Layers
+    from tierstore.worker import Worker
+
+__all__ = ["Running", "Warnings", "Withdrawn"]
+
+_logger = logging.getLogger(__name__)
+
+_WARNING_SECONDS = 60.0
+
+T = TypeVar("T")
+
+
+class Withdrawn(Exception):
+    """The caller has cancelled."""
+
+
+class Warnings:
+    """At most one line in so many seconds: an engine makes thousands of calls."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._passed_over = 0
+
+    def say(self, error: TierstoreError) -> None:
+        """Log it, or count it."""
+        now = time.monotonic()
+        if now < self._next:
+            self._passed_over += 1
+            return
+        more = f" (and {self._passed_over} more before)" if self._passed_over else ""
+        _logger.warning("the service did not do its part: %s%s; going on without it", error, more)
+        self._next, self._passed_over = now + _WARNING_SECONDS, 0
+
+
+class Running:
+    """One transfer under way.
+
+    Args:
+        num_blocks: Blocks of the request.
+        block_nbytes: Bytes of each.
+        failed: The outcome of blocks where the service does not answer.
+        warnings: Where that is said.
+        layers: Of a get.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_nbytes: int, failed: Outcome, warnings: Warnings, layers: Layers | None = None
+    ) -> None:
+        self.transfer = Transfer(block_nbytes, self._withdraw, num_blocks, layers)
+        self._num_blocks = num_blocks
+        self._failed = failed
+        self._warnings = warnings
+        self._lock = threading.Lock()
+        self._withdrawn = False
+        self._call: Cancellable | None = None
+
+    def start(self, worker: Worker, work: Callable[[Running], TransferResult | None]) -> Transfer:
+        """Do the work on a thread; it returns None where it has found somebody to follow. Does not block."""
+        if not worker.submit(lambda: self._run(work), failed=lambda _error: self._end(self._failed)):
+            self._end(Outcome.REJECTED)
+        return self.transfer
+
+    def _run(self, work: Callable[[Running], TransferResult | None]) -> None:
+        try:
+            self.check()
+            result = work(self)
+        except Withdrawn:
+            self._end(Outcome.CANCELLED)
+        except TierstoreError as error:
+            self.fail(error)
+        else:
+            if result is not None:
+                self.transfer.resolve(result.leading, result.codes)
+
+    def fail(self, error: TierstoreError) -> None:
+        """End it as it ends where the service does not answer."""
+        self._warnings.say(error)
+        self._end(Outcome.CANCELLED if self._withdrawn else self._failed)
+
+    def follow(self, call: Answer[T], result: Callable[[Answer[T]], TransferResult]) -> None:
+        """End it with a call that is under way, and withdraw that call with it. Does not block."""
+        with self._lock:
+            self._call = call
+            withdrawn = self._withdrawn
+        call.add_done_callback(lambda _call: self._run(lambda _running: result(call)))
+        if withdrawn:
+            call.cancel()
+
+    def _end(self, outcome: Outcome) -> None:
+        if not self.transfer.done():
+            self.transfer.resolve(0, np.full(self._num_blocks, outcome, np.uint8))
+
+    def check(self) -> None:
+        """Raise Withdrawn where the caller has cancelled."""
+        if self._withdrawn:
+            raise Withdrawn
+
+    @contextmanager
+    def calling(self, call: Cancellable) -> Iterator[None]:
+        """While it lasts a withdrawal cancels this call; what comes of that is Withdrawn."""
+        with self._lock:
+            self._call = call
+        try:
+            self.check()
+            yield
+        except TierstoreError:
+            self.check()
+            raise
+        finally:
+            with self._lock:
+                self._call = None
+            call.cancel()
+
+    def _withdraw(self, _transfer: Transfer) -> None:
+        with self._lock:
+            self._withdrawn = True
+            call = self._call
+        if call is not None:
+            call.cancel()

@@ -1,0 +1,150 @@
+"""A session with a server, as its client sees it: how calls are made within it.
+
+Made by the connection, used by the verbs, on any thread. It may end at any time; then every call fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, cast
+
+import grpc
+
+from tierstore.errors import UnavailableError
+from tierstore.service import convert
+from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service.status import error_of
+from tierstore.service.wire import METHODS
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from tierstore.keys import Namespace
+    from tierstore.service.wire import Data
+
+    _Unary: TypeAlias = grpc.UnaryUnaryMultiCallable[object, object]
+
+__all__ = ["Answer", "LiveSession", "Request", "Streaming", "result_of"]
+
+M = TypeVar("M", bound="Message")
+A = TypeVar("A", covariant=True)
+
+
+class Request(Protocol):
+    """A request that says where it belongs; its class is the call's name and ``Request``."""
+
+    @property
+    def scope(self) -> pb.Scope:
+        """To be filled in; see `LiveSession.address`."""
+
+
+class Cancellable(Protocol):
+    """A call under way."""
+
+    def cancel(self) -> object:
+        """Withdraw it, if it has not ended."""
+
+
+class Answer(Cancellable, Protocol[A]):
+    """What a call will be answered."""
+
+    def result(self) -> A:
+        """Blocks; raises grpc's errors. See `result_of`."""
+
+    def cancelled(self) -> bool:
+        """Whether it was withdrawn."""
+
+    def add_done_callback(self, callback: Callable[[object], None]) -> None:
+        """Called on one of grpc's threads, or at once."""
+
+
+class Streaming(Cancellable, Iterable["Data | pb.GetResponse"], Protocol):
+    """Messages that come one after another."""
+
+
+@dataclass(eq=False, slots=True)
+class LiveSession:
+    """A session that is open, or was.
+
+    Attributes:
+        opened: What the server has said of it.
+        channel: All its calls end with it.
+        metadata: Sent with every call.
+        draining: The server ends soon.
+    """
+
+    opened: pb.SessionOpened
+    channel: grpc.Channel
+    metadata: tuple[tuple[str, str | bytes], ...]
+    draining: bool = False
+    _handles: dict[bytes, int] = field(default_factory=dict)
+    _made: dict[str, _Unary] = field(default_factory=dict)
+    _forgotten: set[object] = field(default_factory=set)
+
+    def call(self, request: Request, kind: type[M], seconds: float) -> M:
+        """Make a call without streams. Blocks. Raises what `error_of` says."""
+        try:
+            response = self._method(request)(request, timeout=seconds, metadata=self.metadata)
+        except grpc.RpcError as failed:
+            raise error_of(failed) from failed
+        assert isinstance(response, kind), f"{response!r} is no {kind.__name__}"
+        return response
+
+    def begin(self, request: Request, kind: type[M], seconds: float) -> Answer[M]:
+        """Begin a call without streams. Does not block; see `result_of`."""
+        assert kind.__name__.endswith("Response"), f"{kind.__name__} answers nothing"
+        call = self._method(request).future(request, timeout=seconds, metadata=self.metadata)
+        return cast("Answer[M]", call)
+
+    def forget(self, request: Request, seconds: float) -> None:
+        """Make a call whose answer nobody needs. Does not block."""
+        call = self._method(request).future(request, timeout=seconds, metadata=self.metadata)
+        self._forgotten.add(call)  # a call that nobody refers to is cancelled
+        call.add_done_callback(self._forgotten.discard)
+
+    def get(self, request: pb.GetRequest, seconds: float) -> Streaming:
+        """Begin a get. Does not block."""
+        method = METHODS["Get"]
+        make = self.channel.unary_stream(method.path, method.encode_request, method.decode_response)
+        return cast("Streaming", make(request, timeout=seconds, metadata=self.metadata))
+
+    def put(self, messages: Iterable[pb.PutRequest | bytes], seconds: float) -> Answer[pb.PutResponse]:
+        """Begin a put. Does not block; messages are taken on a thread of grpc's."""
+        method = METHODS["Put"]
+        make = self.channel.stream_unary(method.path, method.encode_request, method.decode_response)
+        call = make.future(iter(messages), timeout=seconds, metadata=self.metadata)
+        return cast("Answer[pb.PutResponse]", call)
+
+    def address(self, request: Request, namespace: Namespace | None, seconds: float) -> None:
+        """Say in a request where it belongs. Blocks where the namespace is opened first."""
+        request.scope.session_id = self.opened.session_id
+        if namespace is not None:
+            request.scope.namespace_handle = self.handle(namespace, seconds)
+
+    def handle(self, namespace: Namespace, seconds: float) -> int:
+        """The namespace's handle in this session. Blocks the first time."""
+        handle = self._handles.get(namespace.fingerprint)
+        if handle is None:
+            request = pb.OpenNamespaceRequest(namespace=convert.from_namespace(namespace))
+            self.address(request, None, seconds)
+            handle = self.call(request, pb.OpenNamespaceResponse, seconds).namespace_handle
+            self._handles[namespace.fingerprint] = handle
+        return handle
+
+    def _method(self, request: Request) -> _Unary:
+        name = type(request).__name__.removesuffix("Request")
+        if name not in self._made:
+            method = METHODS[name]
+            self._made[name] = self.channel.unary_unary(method.path, method.encode_request, method.decode_response)
+        return self._made[name]
+
+
+def result_of(call: Answer[A]) -> A:
+    """What a call that was begun is answered. Blocks. Raises what `error_of` says."""
+    try:
+        return call.result()
+    except grpc.RpcError as failed:
+        raise error_of(failed) from failed
+    except grpc.FutureCancelledError as failed:
+        raise UnavailableError("the call was cancelled") from failed

@@ -1,0 +1,79 @@
+"""Get and put in messages, for clients that do not map the pool. Called on the client's threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import grpc
+
+from tierstore.errors import UnavailableError
+from tierstore.service import convert
+from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service.client.session import result_of
+from tierstore.service.status import error_of
+from tierstore.transfer.future import TransferResult
+from tierstore.types import Outcome
+
+if TYPE_CHECKING:
+    from tierstore.service.client.blocks import Sink, Source
+    from tierstore.service.client.running import Running
+    from tierstore.service.client.session import LiveSession, Streaming
+    from tierstore.service.wire import Data
+
+__all__ = ["stream_get", "stream_put"]
+
+
+def stream_get(
+    session: LiveSession, running: Running, request: pb.GetRequest, sink: Sink, *, seconds: float
+) -> TransferResult:
+    """Load what the server sends. Blocks.
+
+    Raises:
+        ServiceError: The call failed.
+        Withdrawn: The caller has cancelled.
+    """
+    call = session.get(request, seconds)
+    try:
+        with running.calling(call):
+            for part in _parts(call):
+                if isinstance(part, pb.GetResponse):
+                    return _agreed(convert.to_result(part.result), sink.finish())
+                sink.write(part)
+            raise UnavailableError("the server ended a get without a result")
+    finally:
+        sink.finish()
+
+
+def _agreed(result: TransferResult, num_whole: int) -> TransferResult:
+    """The result, of which no more is believed than has come."""
+    if result.leading <= num_whole:
+        return result
+    codes = result.codes.copy()
+    codes[num_whole:] = Outcome.MISS
+    return TransferResult(num_whole, codes, result.nbytes, result.seconds)
+
+
+def stream_put(
+    session: LiveSession, running: Running, begin: pb.PutBegin, source: Source, *, seconds: float
+) -> TransferResult:
+    """Send what the server takes. Blocks. Raises as `stream_get` does."""
+
+    def messages() -> Iterator[pb.PutRequest | bytes]:
+        yield pb.PutRequest(begin=begin)
+        yield from source.messages(session.opened.chunk_nbytes)
+
+    call = session.put(messages(), seconds)
+    try:
+        with running.calling(call):
+            response = result_of(call)
+    finally:
+        source.finish()
+    return convert.to_result(response.result)
+
+
+def _parts(call: Streaming) -> Iterator[Data | pb.GetResponse]:
+    try:
+        yield from call
+    except grpc.RpcError as failed:
+        raise error_of(failed) from failed

@@ -1,0 +1,187 @@
+"""Between gRPC and the calls: who calls, in which session, within which limits; and what an error becomes.
+
+Called by the server, which registers what is made here. Every call passes through, so that no room behind it can
+forget to ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import grpc
+
+import tierstore
+from tierstore.errors import IdentityError, LimitError, TierstoreError, UnavailableError, VersionError
+from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service.status import ERROR_KEY, code_of
+from tierstore.service.wire import CHUNK_NBYTES, HASHES_MAX, METHODS, PROTOCOL, SERVICE_NAME, Data
+from tierstore.types import HASH_NBYTES
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from typing import TypeAlias
+
+    from tierstore.service.security import Authority, Principal
+    from tierstore.service.server import Rooms
+    from tierstore.service.sessions import Session
+
+    Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
+
+__all__ = ["Dispatcher"]
+
+_logger = logging.getLogger(__name__)
+
+_HELLO_SECONDS = 10.0
+_NAME_CHARACTERS = 64
+
+
+class Dispatcher:
+    """Every call at one address.
+
+    Args:
+        rooms: Where calls are answered.
+        authority: Tells who calls.
+    """
+
+    def __init__(self, rooms: Rooms, authority: Authority) -> None:
+        self._rooms = rooms
+        self._authority = authority
+
+    def handlers(self) -> grpc.GenericRpcHandler[object, object]:
+        """For the server."""
+        made: dict[str, grpc.RpcMethodHandler[object, object]] = {}
+        for name, method in METHODS.items():
+            codec = (method.decode_request, method.encode_response)
+            if name == "OpenSession":
+                made[name] = grpc.stream_stream_rpc_method_handler(self._open_session, *codec)
+            elif name == "Put":
+                made[name] = grpc.stream_unary_rpc_method_handler(self._put, *codec)
+            elif name == "Get":
+                made[name] = grpc.unary_stream_rpc_method_handler(self._get, *codec)
+            else:
+                made[name] = grpc.unary_unary_rpc_method_handler(self._unary(self._rooms.calls[name]), *codec)
+        return grpc.method_handlers_generic_handler(SERVICE_NAME, made)
+
+    def _unary(self, call: Callable[..., Awaitable[object]]) -> Callable[[object, Context], Awaitable[object]]:
+        async def answer(request: object, context: Context) -> object:
+            try:
+                with self._admitted(request, context) as session:
+                    return await call(session, request)
+            except TierstoreError as error:
+                return await _abort(context, error)
+
+        return answer
+
+    async def _get(self, request: pb.GetRequest, context: Context) -> AsyncIterator[bytes | pb.GetResponse]:
+        try:
+            with self._admitted(request, context) as session:
+                async for message in self._rooms.streams.get(session, request):
+                    yield message
+        except TierstoreError as error:
+            await _abort(context, error)
+
+    async def _put(self, requests: AsyncIterator[pb.PutRequest | Data], context: Context) -> object:
+        try:
+            self._principal(context)
+            first = await anext(requests, None)
+            if not isinstance(first, pb.PutRequest) or first.WhichOneof("part") != "begin":
+                raise IdentityError("the first message of a put says whose blocks follow; send PutBegin")
+            with self._admitted(first.begin, context) as session:
+                return await self._rooms.streams.put(session, first.begin, _data_of(requests))
+        except TierstoreError as error:
+            return await _abort(context, error)
+
+    async def _open_session(
+        self, requests: AsyncIterator[pb.OpenSessionRequest], context: Context
+    ) -> AsyncIterator[pb.OpenSessionResponse]:
+        sessions = self._rooms.sessions
+        try:
+            principal = self._principal(context)
+            hello = await _hello(requests)
+            session = sessions.open(principal, hello.client_name[:_NAME_CHARACTERS])
+        except TierstoreError as error:
+            await _abort(context, error)
+        _logger.info("session opened by %s (%s)", principal.name, session.name)
+        leaving = asyncio.create_task(_left(requests, session))
+        try:
+            yield pb.OpenSessionResponse(opened=self._opened(session))
+            while (notice := await session.notices.get()) is not None:
+                yield pb.OpenSessionResponse(notice=notice)
+        finally:
+            leaving.cancel()
+            sessions.close(session)
+            _logger.info("session of %s (%s) ended", principal.name, session.name)
+
+    def _opened(self, session: Session) -> pb.SessionOpened:
+        return pb.SessionOpened(
+            session_id=session.session_id,
+            boot_id=self._rooms.boot_id,
+            protocol=PROTOCOL,
+            server_version=tierstore.__version__,
+            chunk_nbytes=CHUNK_NBYTES,
+            hashes_max=HASHES_MAX,
+            lease_seconds=self._rooms.sessions.limits.lease_seconds,
+            prefetch_waits=self._rooms.prefetch_waits,
+            pool_attachable=self._rooms.may_attach(session),
+        )
+
+    def _principal(self, context: Context) -> Principal:
+        if self._rooms.traffic.draining:
+            raise UnavailableError("the server is ending; go on without it")
+        metadata = dict(context.invocation_metadata() or ())
+        return self._authority.principal(metadata)
+
+    @contextmanager
+    def _admitted(self, request: object, context: Context) -> Iterator[Session]:
+        """The session of a call, within its limits; it ends the call where it ends itself."""
+        session = self._rooms.sessions.find(request.scope.session_id, self._principal(context))  # type: ignore[attr-defined]
+        hashes = getattr(request, "hashes", b"")
+        if len(hashes) > HASHES_MAX * HASH_NBYTES:
+            raise LimitError(f"{len(hashes) // HASH_NBYTES} hashes in one call; {HASHES_MAX} are the most, cut it")
+        task = asyncio.current_task()
+        assert task is not None, "calls are answered by tasks"
+        session.tasks.add(task)
+        try:
+            with self._rooms.traffic.one():
+                yield session
+        finally:
+            session.tasks.discard(task)
+
+
+async def _hello(requests: AsyncIterator[pb.OpenSessionRequest]) -> pb.OpenSessionRequest:
+    """Who comes, if he speaks the protocol."""
+    try:
+        async with asyncio.timeout(_HELLO_SECONDS):
+            hello = await anext(requests, None)
+    except TimeoutError as error:
+        raise UnavailableError(f"no first message came within {_HELLO_SECONDS:g} s") from error
+    if hello is None or hello.protocol != PROTOCOL:
+        theirs = "none" if hello is None else f"{hello.protocol} (client {hello.client_version[:_NAME_CHARACTERS]!r})"
+        raise VersionError(
+            f"this server ({tierstore.__version__}) speaks protocol {PROTOCOL}, the client {theirs}; "
+            "install the same version of tierstore on both sides"
+        )
+    return hello
+
+
+async def _left(requests: AsyncIterator[pb.OpenSessionRequest], session: Session) -> None:
+    """End the session's stream when the client has said its last."""
+    async for _ in requests:
+        pass
+    session.tell(None)
+
+
+async def _data_of(requests: AsyncIterator[pb.PutRequest | Data]) -> AsyncIterator[Data]:
+    async for part in requests:
+        if isinstance(part, pb.PutRequest):
+            raise IdentityError("a put begins once; behind PutBegin send data")
+        yield part
+
+
+async def _abort(context: Context, error: TierstoreError) -> object:
+    """End the call with the status that says what was wrong; returns nothing, but raises."""
+    metadata: Mapping[str, str] = {ERROR_KEY: type(error).__name__}
+    await context.abort(code_of(error), " ".join(str(error).split()), tuple(metadata.items()))

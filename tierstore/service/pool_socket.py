@@ -1,0 +1,121 @@
+"""Hands the pool's descriptor to clients of the same user over a Unix socket, and notices when they are gone.
+
+Called by the service. A client sends the ticket that it was given over gRPC; it is answered with the sealed memfd,
+and its connection stays open for as long as it may touch the pool: the kernel closes it when the process ends, however
+it ends. Tickets are good once and for a few seconds; peers of another user are turned away before a byte is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tierstore.service.sockets import private_mode, unlink_socket
+
+if TYPE_CHECKING:
+    from tierstore.service.sessions import Session, Sessions
+    from tierstore.tiers.host_pool import HostPool
+
+__all__ = ["TICKET_NBYTES", "PoolSocket"]
+
+TICKET_NBYTES = 16
+_TICKET_SECONDS = 10.0
+_GREETING = b"tierstore pool 1"
+_PEER = struct.Struct("3i")
+"""struct ucred: pid, uid, gid."""
+
+
+class PoolSocket:
+    """See the module.
+
+    Args:
+        path: Of the socket; removed at the end.
+        pool: What is handed out.
+        sessions: Told when a client is gone.
+    """
+
+    def __init__(self, path: str, pool: HostPool, sessions: Sessions) -> None:
+        self.path = path
+        self.pool_nbytes = pool.nbytes
+        self._pool = pool
+        self._sessions = sessions
+        self._expected: dict[bytes, Session] = {}
+        self._connections: set[asyncio.Task[None]] = set()
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Listen; for the owner alone (mode 0600)."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with private_mode():
+            listener.bind(self.path)
+        listener.listen()
+        listener.setblocking(False)
+        self._listener = listener
+        self._accepting = asyncio.create_task(self._accept(listener))
+
+    def expect(self, session: Session) -> bytes:
+        """A ticket for a session, good once."""
+        ticket = secrets.token_bytes(TICKET_NBYTES)
+        self._expected[ticket] = session
+        asyncio.get_running_loop().call_later(_TICKET_SECONDS, self._expected.pop, ticket, None)
+        return ticket
+
+    async def close(self) -> None:
+        """Take nobody in any more, and let go of those who are there."""
+        tasks = [*self._connections, *([self._accepting] if self._accepting else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+            unlink_socket(self.path)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            connection, _ = await loop.sock_accept(listener)
+            task = asyncio.create_task(self._serve(connection))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            _pid, uid, _gid = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            if uid != os.geteuid():
+                return
+            connection.setblocking(False)
+            session = await self._admit(connection)
+            if session is not None:
+                await self._hold(connection, session)
+
+    async def _admit(self, connection: socket.socket) -> Session | None:
+        """The session whose ticket a client sends; None where it sends none in time, or a wrong one."""
+        loop = asyncio.get_running_loop()
+        ticket = b""
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(_TICKET_SECONDS):
+                while len(ticket) < TICKET_NBYTES:
+                    part = await loop.sock_recv(connection, TICKET_NBYTES - len(ticket))
+                    if not part:
+                        break
+                    ticket += part
+        return self._expected.pop(ticket, None)
+
+    async def _hold(self, connection: socket.socket, session: Session) -> None:
+        """Hand the pool out, and wait until the client is gone; then nothing can touch its slots any more."""
+        loop = asyncio.get_running_loop()
+        session.attached = True
+        try:
+            with suppress(ConnectionError):
+                socket.send_fds(connection, [_GREETING], [self._pool.fd])
+                while await loop.sock_recv(connection, 1):
+                    pass
+        finally:
+            session.attached = False
+            self._sessions.free(session)

@@ -1,0 +1,187 @@
+"""The service: gRPC servers over one store, one at each address. Made by `tierstore serve` and by tests.
+
+Lives on one event loop. It shares a process with the store, and takes none of its decisions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from grpc import aio
+
+from tierstore.errors import ConfigError
+from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service._pb.standard import health_pb2, health_pb2_grpc, reflection
+from tierstore.service.calls import Calls
+from tierstore.service.dispatch import Dispatcher
+from tierstore.service.gate import ReflectionGate
+from tierstore.service.health import Health
+from tierstore.service.lending import Lending
+from tierstore.service.pool_socket import PoolSocket
+from tierstore.service.security import OwnerOnly
+from tierstore.service.sessions import SessionLimits, Sessions
+from tierstore.service.sockets import UNIX, clear_way, private_mode, unlink_socket
+from tierstore.service.streams import Streams
+from tierstore.service.traffic import Traffic
+from tierstore.service.wire import MESSAGE_NBYTES_MAX, SERVICE_NAME
+from tierstore.service.workers import Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    import grpc
+
+    from tierstore.service.security import Authority
+    from tierstore.service.sessions import Session
+    from tierstore.store import Store
+
+__all__ = ["Rooms", "Server"]
+
+_WORKER_THREADS = 4
+_BOOT_ID_NBYTES = 16
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_NBYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_NBYTES_MAX),
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+)
+"""A client that is stopped, or whose machine is gone, is noticed within 15 seconds."""
+
+
+@dataclass(slots=True)
+class Rooms:
+    """What the dispatchers of all addresses share.
+
+    Attributes:
+        sessions: Every session.
+        calls: Calls without blocks, by name.
+        streams: Get and Put.
+        may_attach: Whether a session may map the pool.
+        prefetch_waits: Whether requests wait for their prefetches.
+        traffic: Calls under way.
+        boot_id: Another one after each start.
+    """
+
+    sessions: Sessions
+    calls: Mapping[str, Callable[..., Awaitable[object]]]
+    streams: Streams
+    may_attach: Callable[[Session], bool]
+    prefetch_waits: bool
+    traffic: Traffic
+    boot_id: bytes = field(default_factory=lambda: secrets.token_bytes(_BOOT_ID_NBYTES))
+
+
+class Server:
+    """A service. Made, used and closed on one loop.
+
+    Args:
+        store: Open, and the caller's to close, behind the server.
+        limits: Of sessions.
+        pool_path: Where to hand out the pool, if it is shared; None: to nobody.
+
+    Raises:
+        ConfigError: `pool_path` cannot be used.
+    """
+
+    def __init__(self, store: Store, limits: SessionLimits | None = None, *, pool_path: str | None = None) -> None:
+        self._workers = Workers(threads=_WORKER_THREADS)
+        self._servers: list[aio.Server] = []
+        self._paths: list[str] = []
+        self.sessions = Sessions(store, limits or SessionLimits())
+        self._traffic = Traffic()
+        self._health = Health(store.health, self._traffic, self.sessions)
+        self._looking = asyncio.create_task(self._health.look())
+        self._pool_socket: PoolSocket | None = None
+        if pool_path is not None and store.pool.shared:
+            clear_way(pool_path)
+            self._pool_socket = PoolSocket(pool_path, store.pool, self.sessions)
+            self._pool_socket.start()
+        lending = Lending(self.sessions, self._pool_socket)
+        calls = Calls(store, self.sessions, self._workers)
+        self._rooms = Rooms(
+            self.sessions,
+            {**calls.by_name, **lending.by_name},
+            Streams(store, self._workers),
+            lending.may_attach,
+            prefetch_waits=store.prefetching.waits,
+            traffic=self._traffic,
+        )
+
+    async def listen_here(self, path: str) -> None:
+        """Listen on a Unix socket, which the file system guards (mode 0600).
+
+        Raises:
+            ConfigError: The path cannot be used, or a live server listens there.
+        """
+        clear_way(path)
+        server = self._server(OwnerOnly())
+        try:
+            with private_mode():
+                server.add_insecure_port(f"{UNIX}{path}")
+        except RuntimeError as error:
+            raise ConfigError(f"cannot listen on {path}: {error}; give a path in a folder of your own") from error
+        self._paths.append(path)
+        await server.start()
+
+    async def listen(self, address: str, credentials: grpc.ServerCredentials | None, authority: Authority) -> int:
+        """Listen on TCP; returns the port.
+
+        Raises:
+            ConfigError: The address cannot be used.
+        """
+        server = self._server(authority)
+        try:
+            if credentials is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise ConfigError(f"cannot listen on {address}: {error}; give a free host:port of this machine") from error
+        await server.start()
+        return port
+
+    def _server(self, authority: Authority) -> aio.Server:
+        server = aio.server(options=_OPTIONS, interceptors=[ReflectionGate(authority)])
+        server.add_generic_rpc_handlers((Dispatcher(self._rooms, authority).handlers(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.enable_server_reflection((SERVICE_NAME, health_name, reflection.SERVICE_NAME), server)
+        self._servers.append(server)
+        return server
+
+    async def drain(self, patience_seconds: float) -> bool:
+        """Refuse new calls, and let those under way end. Returns whether all have."""
+        self._traffic.draining = True
+        await self._health.tell()
+        for session in self.sessions:
+            session.tell(pb.Notice(kind=pb.Notice.KIND_DRAINING, text="the server is ending"))
+        return await self._traffic.idle(patience_seconds)
+
+    def abandon(self) -> None:
+        """Leave no socket behind; for who ends the process at once."""
+        for path in self._paths:
+            unlink_socket(path)
+        if self._pool_socket is not None:
+            unlink_socket(self._pool_socket.path)
+
+    async def close(self) -> None:
+        """End every session and call."""
+        self._looking.cancel()
+        await asyncio.gather(self._looking, return_exceptions=True)
+        for session in self.sessions:
+            session.tell(None)
+        await asyncio.gather(*(server.stop(None) for server in self._servers))
+        for session in self.sessions:
+            self.sessions.close(session)
+        if self._pool_socket is not None:
+            await self._pool_socket.close()
+        self.abandon()
+        self._workers.close()

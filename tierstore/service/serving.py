@@ -1,0 +1,122 @@
+"""The life of a serving process: store, addresses, banner, and an end in good order. Called by `tierstore serve`.
+
+The event loop runs on a thread of its own; the main thread waits for signals alone, so that none of them tears anything
+apart. The first one drains: new calls are refused, those under way finish, everything is synced. A second one ends the
+process at once, which loses nothing that was durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tierstore.service.doors import open_doors
+from tierstore.service.server import Server
+from tierstore.service.sessions import SessionLimits
+from tierstore.service.sockets import UNIX, own_path
+from tierstore.settings import format_size
+from tierstore.store import Store
+from tierstore.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tierstore.config import StoreConfig
+
+__all__ = ["serve"]
+
+Say = Callable[[str], None]
+
+
+def serve(config: StoreConfig, say: Say) -> None:
+    """Serve until a signal comes. Blocks; to be called on the main thread.
+
+    Args:
+        config: Of the store and the service. A pool is shared unless that was decided otherwise.
+        say: Shows a line to a person.
+
+    Raises:
+        TierstoreError: It cannot be opened, or its addresses cannot be used.
+    """
+    addresses = _addresses(config)
+    ending = _Ending(say)
+    with Store(config) as store:
+        loop = Worker("service-loop", capacity=1)
+        try:
+            loop.ask(lambda: asyncio.run(_live(store, addresses, ending, say)))
+        finally:
+            loop.close()
+    say("tierstore: all is finished and synced")
+
+
+async def _live(store: Store, addresses: list[str], ending: _Ending, say: Say) -> None:
+    settings = store.config.service
+    path = next((address.removeprefix(UNIX) for address in addresses if address.startswith(UNIX)), None)
+    limits = SessionLimits(sessions=settings.sessions_max, lease_seconds=settings.lease_seconds)
+    server = Server(store, limits, pool_path=None if path is None else f"{path}.pool")
+    try:
+        doors = await open_doors(server, addresses, settings)
+        ending.begin(server)
+        for line in (*_banner(store), *doors, "tierstore: serving; SIGTERM ends it in good order"):
+            say(line)
+        await ending.wait()
+        say(f"tierstore: ending; calls under way have {settings.drain_seconds:g} s, a second signal ends it at once")
+        if not await server.drain(settings.drain_seconds):
+            say("tierstore: some calls did not end in time and are cut off")
+    finally:
+        await server.close()
+
+
+def _addresses(config: StoreConfig) -> list[str]:
+    listen = config.service.listen
+    return [f"{UNIX}{own_path()}"] if listen is None else [part.strip() for part in listen.split(",")]
+
+
+def _banner(store: Store) -> Iterator[str]:
+    config = store.config
+    shared = "shared with clients that attach it" if config.host.shared else "private: clients stream"
+    yield f"tierstore: host pool {format_size(store.pool.nbytes)} ({store.pool.nbytes} B), {shared}"
+    if config.ssd.enabled:
+        yield f"tierstore: ssd {config.ssd.dir}, {format_size(config.ssd.size)}, codec {config.codec.name} (lossless)"
+    else:
+        yield "tierstore: no ssd tier: nothing outlives this process; set ssd.dir"
+    yield f"tierstore: device {config.device.name}, eviction {config.policy.name}, admission {config.admission.name}"
+
+
+class _Ending:
+    """Turns signals into an end. Made on the main thread, before the loop."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._asked = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event: asyncio.Event | None = None
+        self._server: Server | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signal)
+
+    def begin(self, server: Server) -> None:
+        """From now on a signal ends the wait. On the loop."""
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        if self._asked:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Until the first signal."""
+        assert self._event is not None, "begin first"
+        await self._event.wait()
+
+    def _signal(self, number: int, _frame: object) -> None:
+        self._asked += 1
+        if self._asked > 1:
+            if self._server is not None:
+                self._server.abandon()
+            self._say("tierstore: ended at once; what was not durable is lost")
+            os._exit(128 + number)
+        if self._loop is not None and self._event is not None:
+            self._loop.call_soon_threadsafe(self._event.set)

@@ -1,0 +1,218 @@
+"""What a client holds: namespaces, leases, reservations, prefetches, a queue. All of it ends with its session.
+
+Called by the handlers, on the server's loop alone. Everything here is bounded, and nothing waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from tierstore.errors import LimitError, SessionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tierstore.handle import NamespaceHandle
+    from tierstore.service._pb import tierstore_pb2 as pb
+    from tierstore.service.security import Principal
+    from tierstore.store import Store
+    from tierstore.transfer.future import Transfer
+    from tierstore.transfer.lending import Lease, Reservation
+
+__all__ = ["Session", "SessionLimits", "Sessions"]
+
+SESSION_ID_NBYTES = 16
+_NOTICES_MAX = 16
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Bounds of one session, and of all of them.
+
+    Attributes:
+        sessions: Sessions at a time.
+        held: Namespaces, leases, reservations, prefetches: so many of each.
+        queues: Queues of waiting requests.
+        lease_seconds: After so long a lease ends by itself.
+    """
+
+    sessions: int = 1024
+    held: int = 4096
+    queues: int = 16
+    lease_seconds: float = 30.0
+
+
+class Held(Generic[T]):
+    """Things of one kind by number, at most so many."""
+
+    def __init__(self, what: str, most: int) -> None:
+        self._what = what
+        self._most = most
+        self._numbers = itertools.count(1)
+        self._things: dict[int, T] = {}
+
+    def check_room(self) -> None:
+        """Raise LimitError where there is none; to be asked before anything is taken."""
+        if len(self._things) >= self._most:
+            raise LimitError(f"the session holds {self._most} {self._what}s; let go of some")
+
+    def keep(self, thing: T) -> int:
+        """Its number."""
+        self.check_room()
+        number = next(self._numbers)
+        self._things[number] = thing
+        return number
+
+    def find(self, number: int) -> T:
+        """Raises SessionError where it is gone, or never was."""
+        thing = self._things.get(number)
+        if thing is None:
+            raise SessionError(f"the session has no {self._what} {number}; it may have ended")
+        return thing
+
+    def take(self, number: int) -> T | None:
+        """Let go of it; None where it is gone."""
+        return self._things.pop(number, None)
+
+    def take_all(self) -> list[T]:
+        """Let go of everything."""
+        things = list(self._things.values())
+        self._things.clear()
+        return things
+
+    def __len__(self) -> int:
+        return len(self._things)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(list(self._things.values()))
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """One client's.
+
+    Attributes:
+        session_id: Nobody else knows it.
+        name: What the client calls itself.
+        principal: Who opened it; nobody else may use it.
+        namespaces: By handle.
+        leases: By id.
+        reservations: By id.
+        prefetches: By ticket.
+        queues: The store's own number of each queue of waiting requests.
+        tasks: Calls under way; they end with the session.
+        notices: For the client; None ends the session's stream.
+        attached: The client maps the pool: what it has reserved may be written to until its socket is closed.
+        ended: Set once it is closed.
+    """
+
+    session_id: bytes
+    name: str
+    principal: Principal
+    namespaces: Held[NamespaceHandle]
+    leases: Held[Lease]
+    reservations: Held[Reservation]
+    prefetches: Held[Transfer]
+    queues: dict[int, int] = field(default_factory=dict)
+    tasks: set[asyncio.Task[object]] = field(default_factory=set)
+    notices: asyncio.Queue[pb.Notice | None] = field(default_factory=lambda: asyncio.Queue(_NOTICES_MAX))
+    attached: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tell(self, notice: pb.Notice | None) -> None:
+        """Queue a notice; of too many the oldest is dropped."""
+        if self.notices.full():
+            self.notices.get_nowait()
+        self.notices.put_nowait(notice)
+
+
+class Sessions:
+    """Every session of a server.
+
+    Args:
+        store: Whose blocks they hold.
+        limits: How many, and how much.
+    """
+
+    def __init__(self, store: Store, limits: SessionLimits) -> None:
+        self.limits = limits
+        self._store = store
+        self._sessions: dict[bytes, Session] = {}
+        self._queues = itertools.count(1)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def open(self, principal: Principal, name: str) -> Session:
+        """A new one. Raises LimitError where there are too many."""
+        if len(self._sessions) >= self.limits.sessions:
+            raise LimitError(f"{self.limits.sessions} sessions are open; close some, or raise service.sessions_max")
+        most = self.limits.held
+        session = Session(
+            secrets.token_bytes(SESSION_ID_NBYTES),
+            name,
+            principal,
+            namespaces=Held("namespace", most),
+            leases=Held("lease", most),
+            reservations=Held("reservation", most),
+            prefetches=Held("prefetch", most),
+        )
+        self._sessions[session.session_id] = session
+        return session
+
+    def find(self, session_id: bytes, principal: Principal) -> Session:
+        """The session that a call names. Raises SessionError where it is gone, or another's: which is not said."""
+        session = self._sessions.get(session_id)
+        if session is None or session.principal != principal:
+            raise SessionError("the session is gone; open a new one")
+        return session
+
+    def queue(self, session: Session, queue: int) -> int:
+        """The store's own number of a session's queue."""
+        if queue not in session.queues:
+            if len(session.queues) >= self.limits.queues:
+                raise LimitError(f"the session has {self.limits.queues} queues of waiting requests; use one of them")
+            session.queues[queue] = next(self._queues)
+        return session.queues[queue]
+
+    def lend(self, session: Session, lease: Lease) -> int:
+        """Keep a lease until it is released, at most `lease_seconds` from now."""
+        number = session.leases.keep(lease)
+        asyncio.get_running_loop().call_later(self.limits.lease_seconds, self.release, session, number)
+        return number
+
+    def release(self, session: Session, number: int) -> None:
+        """End a lease; one that is gone is none to end."""
+        lease = session.leases.take(number)
+        if lease is not None:
+            lease.release()
+
+    def close(self, session: Session) -> None:
+        """Free all that a session holds, but for what an attached client may still write to: see `detach`."""
+        if self._sessions.pop(session.session_id, None) is None:
+            return
+        session.ended.set()
+        for task in session.tasks:
+            task.cancel()
+        for transfer in session.prefetches.take_all():
+            transfer.cancel()
+        for queue in session.queues.values():
+            self._store.end_session(queue)
+        if not session.attached:
+            self.free(session)
+
+    def free(self, session: Session) -> None:
+        """Give slots back: nobody can read or write them any more for this session."""
+        for lease in session.leases.take_all():
+            lease.release()
+        for reservation in session.reservations.take_all():
+            reservation.abandon()

@@ -1,0 +1,274 @@
+"""Blocks in messages: Get and Put for clients that do not map the pool. Called by the dispatcher.
+
+Bytes go straight from slots of the pool into messages and from messages into slots, on the service's workers. A
+stream works through its blocks in windows: a few MiB are lent to it at a time, so that however slow a client reads or
+writes, it holds no more of the pool than that, and a message waits until the one before it has been taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from tierstore.errors import LayoutError
+from tierstore.service import convert
+from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service.wire import CHUNK_NBYTES, Data, encode_data
+from tierstore.transfer.awaiting import settled
+from tierstore.transfer.future import TransferResult
+from tierstore.types import HASH_NBYTES, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from tierstore.handle import NamespaceHandle
+    from tierstore.service.sessions import Session
+    from tierstore.service.workers import Workers
+    from tierstore.store import Store
+    from tierstore.transfer.future import Transfer
+    from tierstore.transfer.lending import Grant, Lease
+    from tierstore.types import UInt8Array
+
+    Pieces: TypeAlias = list[tuple[int, int]]
+
+__all__ = ["Streams"]
+
+_WINDOW_NBYTES = 32 << 20
+"""Lent to a stream at a time, twice: while one window is sent the next is read from SSD."""
+
+_WINDOWS = 2
+_POOL_SHARE = 32
+"""No window is larger than such a part of the pool, unless a block is."""
+
+_BATCH_NBYTES = 4 << 20
+"""Copied in one go on a worker: going there and back costs a tenth of a millisecond, this copy about one."""
+
+
+class Streams:
+    """See the module.
+
+    Args:
+        store: Whose verbs they are.
+        workers: What copies.
+    """
+
+    def __init__(self, store: Store, workers: Workers) -> None:
+        self._store = store
+        self._workers = workers
+
+    async def get(self, session: Session, request: pb.GetRequest) -> AsyncIterator[bytes | pb.GetResponse]:
+        """Messages of data, then the result."""
+        handle = session.namespaces.find(request.scope.namespace_handle)
+        hashes = convert.to_hashes(request.hashes)
+        window, clock = self._window(handle), _Deadline(request.deadline_seconds)
+        codes, leading = np.full(len(hashes), Outcome.MISS, np.uint8), 0
+        leases: deque[tuple[Lease, int]] = deque()
+        starts = iter(range(0, len(hashes), window))
+        try:
+            while True:
+                for first in islice(starts, _WINDOWS - len(leases)):
+                    wanted = hashes[first : first + window]
+                    leases.append((handle.acquire(wanted, deadline_seconds=clock.left), len(wanted)))
+                if not leases:
+                    break
+                lease, num_wanted = leases[0]
+                grant = await asyncio.shield(asyncio.wrap_future(lease.granted))
+                async for message in self._messages(grant, handle.namespace.stored_layout.block_nbytes):
+                    yield message
+                leases.popleft()[0].release()
+                leading += len(grant)
+                if len(grant) < num_wanted:
+                    break
+        finally:
+            for lease, _ in leases:
+                lease.release()
+        codes[:leading] = Outcome.OK
+        nbytes = leading * handle.namespace.stored_layout.block_nbytes
+        result = TransferResult(leading, codes, nbytes, clock.seconds)
+        yield pb.GetResponse(result=convert.from_result(result))
+
+    async def _messages(self, grant: Grant, block_nbytes: int) -> AsyncIterator[bytes]:
+        """The blocks of a lease as messages; the next ones are made while some are sent."""
+        pool = memoryview(self._store.pool.view.data)
+        batches = _batches(grant.offsets.tolist(), block_nbytes)
+
+        def make(batch: Sequence[Pieces]) -> list[bytes]:
+            return [encode_data([pool[start:end] for start, end in pieces], put=False) for pieces in batch]
+
+        ahead: asyncio.Future[list[bytes]] | None = None
+        for batch in [*batches, None]:
+            following = None if batch is None else self._workers.start(partial(make, batch))
+            for message in [] if ahead is None else await ahead:
+                yield message
+            ahead = following
+
+    async def put(self, session: Session, begin: pb.PutBegin, parts: AsyncIterator[Data]) -> pb.PutResponse:
+        """Takes the bytes that it needs, and answers."""
+        handle = session.namespaces.find(begin.scope.namespace_handle)
+        hashes = convert.to_hashes(begin.hashes)
+        putting = _Put(handle, begin, self._workers, self._store.pool.view)
+        all_held = len(hashes) > 0 and handle.lookup(hashes) == len(hashes)
+        await putting.run(hashes, self._window(handle), parts, all_held=all_held)
+        return pb.PutResponse(result=convert.from_result(await putting.result(len(hashes))))
+
+    def _window(self, handle: NamespaceHandle) -> int:
+        """Blocks lent at a time."""
+        nbytes = min(_WINDOW_NBYTES, self._store.pool.nbytes // _POOL_SHARE)
+        return max(1, nbytes // handle.namespace.stored_layout.block_nbytes)
+
+
+class _Put:
+    """One put: windows that are reserved, filled and committed one after another."""
+
+    def __init__(self, handle: NamespaceHandle, begin: pb.PutBegin, workers: Workers, pool: UInt8Array) -> None:
+        self._handle = handle
+        self._durable = begin.durable
+        self._parent = begin.parent or bytes(HASH_NBYTES)
+        self._clock = _Deadline(begin.deadline_seconds)
+        self._workers = workers
+        self._pool = pool
+        self._block_nbytes = handle.namespace.stored_layout.block_nbytes
+        self._transfers: list[Transfer] = []
+
+    async def run(self, hashes: UInt8Array, window: int, parts: AsyncIterator[Data], *, all_held: bool) -> None:
+        """Until every block is committed, or no more of them are taken."""
+        bytes_of = _Bytes(parts)
+        if all_held and await self._put_window(hashes, None):
+            return
+        for first in range(0, len(hashes), window):
+            if not await self._put_window(hashes[first : first + window], bytes_of):
+                return
+            self._parent = hashes[min(first + window, len(hashes)) - 1].tobytes()
+        await bytes_of.check_end()
+
+    async def _put_window(self, hashes: UInt8Array, source: _Bytes | None) -> bool:
+        """False where nothing behind it would be taken, or, without a source, where not all of it is held."""
+        reservation = self._handle.reserve(
+            hashes, parent=self._parent, durable=self._durable, deadline_seconds=self._clock.left
+        )
+        grant = reservation.granted.result(0)
+        committed = False
+        try:
+            if source is None and len(grant):
+                return False
+            if source is not None:
+                await self._fill(grant, len(hashes), source)
+            transfer = reservation.commit()
+            committed = True
+        finally:
+            if not committed:
+                reservation.abandon()
+        self._transfers.append(transfer)
+        if not self._durable:
+            await settled(transfer)
+        return source is None or not (transfer.done() and transfer.result(0).leading < len(hashes))
+
+    async def _fill(self, grant: Grant, num_blocks: int, source: _Bytes) -> None:
+        """Copy what the slots need out of the stream; what is held already is passed over."""
+        slots = dict(zip(grant.positions.tolist(), grant.offsets.tolist(), strict=True))
+        copies: list[tuple[int, Data]] = []
+        nbytes = 0
+        for position in range(num_blocks):
+            offset = slots.get(position)
+            async for part in source.take(self._block_nbytes):
+                if offset is not None:
+                    copies.append((offset, part))
+                    offset += len(part)
+                nbytes += len(part)
+                if nbytes >= _BATCH_NBYTES:
+                    await self._copy(copies)
+                    copies, nbytes = [], 0
+        await self._copy(copies)
+
+    async def _copy(self, copies: Sequence[tuple[int, Data]]) -> None:
+        def copy() -> None:
+            for offset, part in copies:
+                np.copyto(self._pool[offset : offset + len(part)], np.frombuffer(part, np.uint8))
+
+        if copies:
+            await self._workers.run(copy)
+
+    async def result(self, num_blocks: int) -> TransferResult:
+        """How it ended, once all that was committed has."""
+        results = [await settled(transfer) for transfer in self._transfers]
+        codes = np.full(num_blocks, Outcome.REJECTED, np.uint8)
+        done = [result.codes for result in results]
+        if done:
+            ended = np.concatenate(done)
+            codes[: len(ended)] = ended
+        bad = (codes != Outcome.OK).nonzero()[0]
+        leading = int(bad[0]) if len(bad) else num_blocks
+        nbytes = (num_blocks - len(bad)) * self._block_nbytes
+        return TransferResult(leading, codes, nbytes, self._clock.seconds)
+
+
+class _Bytes:
+    """The data of a put, in pieces as its blocks need them."""
+
+    def __init__(self, parts: AsyncIterator[Data]) -> None:
+        self._parts = parts
+        self._rest: Data | None = None
+
+    async def take(self, nbytes: int) -> AsyncIterator[Data]:
+        """The next so many bytes. Raises LayoutError where the stream ends before."""
+        while nbytes:
+            if not self._rest:
+                self._rest = await anext(self._parts, None)
+                if self._rest is None:
+                    raise LayoutError(f"the put's data ended {nbytes} bytes before the end of a block")
+            piece, self._rest = Data(self._rest[:nbytes]), Data(self._rest[nbytes:])
+            nbytes -= len(piece)
+            yield piece
+
+    async def check_end(self) -> None:
+        """Raise LayoutError where there is more."""
+        if self._rest or await anext(self._parts, None) is not None:
+            raise LayoutError("the put has more data than its blocks have bytes")
+
+
+def _batches(offsets: list[int], block_nbytes: int) -> Iterator[list[Pieces]]:
+    """Where the bytes of messages lie in the pool, by (start, end); so many messages at once as are made in one go."""
+    batch: list[Pieces] = []
+    pieces: Pieces = []
+    room = CHUNK_NBYTES
+    for offset in offsets:
+        start, end = offset, offset + block_nbytes
+        while start < end:
+            stop = min(end, start + room)
+            pieces.append((start, stop))
+            room -= stop - start
+            start = stop
+            if room == 0:
+                batch.append(pieces)
+                pieces, room = [], CHUNK_NBYTES
+                if len(batch) * CHUNK_NBYTES >= _BATCH_NBYTES:
+                    yield batch
+                    batch = []
+    if pieces:
+        batch.append(pieces)
+    if batch:
+        yield batch
+
+
+class _Deadline:
+    """What is left of the time that a request may take."""
+
+    def __init__(self, seconds: float) -> None:
+        self._begun = time.perf_counter()
+        self._seconds = convert.to_seconds(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.perf_counter() - self._begun
+
+    @property
+    def left(self) -> float | None:
+        """None where there is no deadline."""
+        return None if self._seconds is None else max(self._seconds - self.seconds, 0.0)

@@ -1,0 +1,74 @@
+"""Threads for what would hold up the event loop: copies of blocks, and verbs that wait for a disk.
+
+Called by the service's handlers. Bounded: what finds no room is refused at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from tierstore.errors import LimitError, TierstoreError
+from tierstore.worker import Worker
+
+__all__ = ["Workers"]
+
+_WAITING_MAX = 4096
+
+T = TypeVar("T")
+
+
+class Workers:
+    """Runs tasks on threads of its own, for coroutines of one loop."""
+
+    def __init__(self, *, threads: int) -> None:
+        self._worker = Worker("service", capacity=_WAITING_MAX, threads=threads)
+
+    def start(self, task: Callable[[], T]) -> asyncio.Future[T]:
+        """Begin; the future is told on the loop. Raises LimitError where too many wait."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                value = task()
+            except TierstoreError as error:
+                fail(error)
+            else:
+                loop.call_soon_threadsafe(_succeed, future, value)
+
+        def fail(error: BaseException) -> None:
+            loop.call_soon_threadsafe(_fail, future, error)
+
+        if not self._worker.submit(work, failed=fail):
+            raise LimitError(f"{_WAITING_MAX} copies wait already; try later")
+        return future
+
+    async def run(self, task: Callable[[], T]) -> T:
+        """Run to the end, also where the caller is cancelled: then no copy of it touches any memory any more."""
+        future = self.start(task)
+        cancelled: asyncio.CancelledError | None = None
+        while not future.done():
+            try:
+                await asyncio.wait({future})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            future.exception()
+            raise cancelled
+        return future.result()
+
+    def close(self) -> None:
+        """End the threads once they have done what waits. Blocks."""
+        self._worker.close()
+
+
+def _succeed(future: asyncio.Future[T], value: T) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
