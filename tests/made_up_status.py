@@ -57,7 +57,7 @@ def made_up(host_name: str, why: str) -> Status:
             link: LinkStatus(
                 nbytes=5 << 40, nbytes_per_second=1.5e9, job_seconds=0.0015, inflight_jobs=3, queued_jobs=2
             )
-            for link in ("load", "store", "ssd-read", "ssd-write", "ssd-rewrite")
+            for link in ("load", "store", "lease", "reserve", "ssd-read", "ssd-write", "ssd-rewrite")
         },
         verbs={
             verb: VerbStatus(
@@ -78,6 +78,7 @@ def made_up(host_name: str, why: str) -> Status:
             "prefetched_wasted_blocks": 80,
             "prefetched_cancelled_blocks": 81,
             "ssd_outages": 1,
+            "lent_nbytes": 3 << 30,
             "write_amplification_ratio": 1.5,
             "open_sessions": 2,
             "waiting_requests": 9,

@@ -69,6 +69,11 @@ class Metric(Enum):
     )
     REQUEST_BYTES = Kind.COUNTER, "Bytes of blocks that ended OK.", {"verb": _VERB}
     REQUEST_SECONDS = Kind.HISTOGRAM, "Time from a request's first plan to its end.", {"verb": _VERB}
+    LENT_SECONDS = (
+        Kind.HISTOGRAM,
+        "Time of a get or put whose caller copies by itself in slots that it is lent, until it gives them back.",
+        {"verb": ("get", "put")},
+    )
     OPEN_REQUESTS = Kind.GAUGE, "Requests that have not ended.", {"verb": _VERB}
     GET_TOKENS = Kind.COUNTER, "Tokens of the blocks that gets asked for."
     HIT_TOKENS = (

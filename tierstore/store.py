@@ -23,7 +23,8 @@ from tierstore.handle import NamespaceHandle
 from tierstore.health import Service, TierHealth
 from tierstore.keys import Namespace
 from tierstore.metrics import Metric
-from tierstore.monitor.showing import show
+from tierstore.monitor.log_lines import write_log
+from tierstore.monitor.showing import handle_kind, show
 from tierstore.policy.prefetching import PrefetchPolicy
 from tierstore.shield import Shield
 from tierstore.transfer import catalogue, scheduling
@@ -82,6 +83,8 @@ class Store:
             self.config = config
         else:
             self.config = StoreConfig.load(config, overrides=settings)
+        write_log(self.config.log)
+        self._new_handle = handle_kind(self.config)
         self.monitor_address: str | None = None
         self._handles: dict[bytes, NamespaceHandle] = {}
         self._num_generations = 0
@@ -134,7 +137,7 @@ class Store:
                     catalogue.adopt(self.engine, generation.number, batch.hashes, batch.extents, usage)
                 if namespace.stored_as is not None:
                     _logger.warning(_LOSSY, namespace.model, namespace.stored_as)
-                handle = self._handles[namespace.fingerprint] = NamespaceHandle(self, namespace, generation)
+                handle = self._handles[namespace.fingerprint] = self._new_handle(self, namespace, generation)
             return handle
 
     def _open_generation(self, namespace: Namespace, epoch: int) -> Generation:

@@ -37,6 +37,17 @@ def test_a_request_lasts_from_its_first_plan_to_its_end() -> None:
     assert seconds(world, "prefetch") == (0, 0)
 
 
+def test_how_long_a_borrower_keeps_its_slots_is_told_apart() -> None:
+    world = EngineWorld()
+    world.keep_in_host(HELD)
+    before = seconds(world, "get")
+    world.acquire(HELD)
+    world.clock.advance(20.0)
+    world.settle()
+    assert seconds(world, "get") == before
+    assert world.metrics.durations(Metric.LENT_SECONDS, "get") == (1, 20.0)
+
+
 def test_a_request_that_is_cut_off_by_its_deadline_lasts_until_then() -> None:
     world = EngineWorld()
     world.keep_on_ssd(ON_SSD)

@@ -8,7 +8,20 @@ import sys
 
 import pytest
 
-HEAVY = {"cupy", "google", "grpc", "lz4", "matplotlib", "numcodecs", "numpy", "rich", "torch", "vllm", "zarr"}
+HEAVY = {
+    "cupy",
+    "google",
+    "grpc",
+    "lz4",
+    "matplotlib",
+    "numcodecs",
+    "numpy",
+    "opentelemetry",
+    "rich",
+    "torch",
+    "vllm",
+    "zarr",
+}
 CPU_SECONDS_MAX = 0.3
 PROGRAMS = {
     "import": "import tierstore",

@@ -22,6 +22,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_POINTS = 30
 _NONE = "–"
 _KINDS = {"serving": "green", "writes_off": "yellow", "reads_off": "red"}
+_QUIET_LINKS = ("lease", "reserve")
 _COLOURS = {"host": "cyan", "ssd": "yellow"}
 
 
@@ -88,6 +89,8 @@ def _hits(status: Status) -> Table:
 def _links(status: Status) -> Table:
     table = _table("link", "last minute", "", "in all", "a job", "in flight", "queued")
     for name, link in status["links"].items():
+        if name in _QUIET_LINKS and not link["nbytes"]:
+            continue
         curve = status["curves"]["links"].get(name, [])
         table.add_row(
             Text(_plain(name), "bold"),

@@ -46,7 +46,8 @@ def count_request(mind: Mind, request: Request, now: float) -> None:
     life, metrics = request.life, mind.metrics
     num_ok = _count(metrics, Metric.REQUEST_BLOCKS, verb, request.outcomes)
     metrics.add(Metric.REQUEST_BYTES, num_ok * life.block_nbytes, verb)
-    metrics.observe(Metric.REQUEST_SECONDS, max(0.0, now - request.begun), verb)
+    lasted = Metric.LENT_SECONDS if request.far is TierName.BORROWER else Metric.REQUEST_SECONDS
+    metrics.observe(lasted, max(0.0, now - request.begun), verb)
 
 
 def count_job(mind: Mind, job: CopyJob, result: CopyResult) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tierstore.handle import NamespaceHandle
+
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
+    from tierstore.config import StoreConfig
     from tierstore.monitor.status import Watched
 
-__all__ = ["show"]
+__all__ = ["handle_kind", "show"]
 
 
 def show(watched: Watched, standing: ExitStack) -> str | None:
@@ -29,3 +32,16 @@ def show(watched: Watched, standing: ExitStack) -> str | None:
     monitor = Monitor(watched, settings.address, public=settings.public)
     standing.callback(monitor.close)
     return monitor.address
+
+
+def handle_kind(config: StoreConfig) -> type[NamespaceHandle]:
+    """What a namespace's handle is: one that traces its verbs, where that is asked for.
+
+    Raises:
+        ConfigError: OpenTelemetry is not installed.
+    """
+    if not config.monitor.tracing:
+        return NamespaceHandle
+    from tierstore.monitor.tracing import TracedHandle
+
+    return TracedHandle

@@ -183,6 +183,7 @@ def _counts(metrics: Metrics) -> dict[str, float]:
         "prefetched_wasted_blocks": metrics.value(Metric.PREFETCHED_BLOCKS, "wasted"),
         "prefetched_cancelled_blocks": metrics.value(Metric.PREFETCHED_BLOCKS, "cancelled"),
         "ssd_outages": metrics.total(Metric.SSD_OUTAGES),
+        "lent_nbytes": metrics.value(Metric.HOST_LENT_BYTES),
         "write_amplification_ratio": metrics.value(Metric.SSD_WRITE_AMPLIFICATION_RATIO),
         "open_sessions": metrics.value(Metric.OPEN_SESSIONS),
         "waiting_requests": metrics.value(Metric.WAITING_REQUESTS),
