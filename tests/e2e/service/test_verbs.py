@@ -180,8 +180,8 @@ def test_blocks_larger_than_a_message_pass(tmp_path: Path) -> None:
     large = Namespace("large", KVLayout.opaque(block_nbytes=nbytes))
     blocks = rows(range(3), nbytes)
     sizes: dict[str, object] = {
-        "host_size": "96 MiB",
-        "host_slab_size": "24 MiB",
+        "host_size": "128 MiB",
+        "host_slab_size": "32 MiB",
         "ssd_size": "128 MiB",
         "ssd_file_size": "16 MiB",
     }
