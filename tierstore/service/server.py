@@ -92,7 +92,7 @@ class Server:
     """
 
     def __init__(self, store: Store, limits: SessionLimits | None = None, *, pool_path: str | None = None) -> None:
-        self._workers = Workers(threads=_WORKER_THREADS)
+        self._workers = Workers("service", threads=_WORKER_THREADS)
         self._servers: list[aio.Server] = []
         self._paths: list[str] = []
         self.sessions = Sessions(store, limits or SessionLimits())

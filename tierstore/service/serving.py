@@ -1,8 +1,8 @@
 """The life of a serving process: store, addresses, banner, and an end in good order. Called by `tierstore serve`.
 
-The event loop runs on a thread of its own; the main thread waits for signals alone, so that none of them tears anything
-apart. The first one drains: new calls are refused, those under way finish, everything is synced. A second one ends the
-process at once, which loses nothing that was durable.
+The service's event loop runs on a thread of its own, and the main thread has one for signals alone: none of them tears
+anything apart, and none is seen late because another thread took it. The first one drains: new calls are refused, those
+under way finish, everything is synced. A second one ends the process at once, which loses nothing that was durable.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tierstore.service.doors import open_doors
 from tierstore.service.server import Server
 from tierstore.service.sessions import SessionLimits
 from tierstore.service.sockets import UNIX, own_path
+from tierstore.service.workers import Workers
 from tierstore.settings import format_size
 from tierstore.store import Store
-from tierstore.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,14 +42,21 @@ def serve(config: StoreConfig, say: Say) -> None:
         TierstoreError: It cannot be opened, or its addresses cannot be used.
     """
     addresses = _addresses(config)
-    ending = _Ending(say)
     with Store(config) as store:
-        loop = Worker("service-loop", capacity=1)
-        try:
-            loop.ask(lambda: asyncio.run(_live(store, addresses, ending, say)))
-        finally:
-            loop.close()
+        asyncio.run(_watch(store, addresses, say))
     say("tierstore: all is finished and synced")
+
+
+async def _watch(store: Store, addresses: list[str], say: Say) -> None:
+    """The main thread: start the service, and hand signals on until it has ended."""
+    ending = _Ending(say)
+    workers = Workers("service-loop", threads=1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ending.ask, number)
+    try:
+        await workers.run(lambda: asyncio.run(_live(store, addresses, ending, say)))
+    finally:
+        workers.close()
 
 
 async def _live(store: Store, addresses: list[str], ending: _Ending, say: Say) -> None:
@@ -87,7 +94,7 @@ def _banner(store: Store) -> Iterator[str]:
 
 
 class _Ending:
-    """Turns signals into an end. Made on the main thread, before the loop."""
+    """Turns signals into an end: seen by the main thread, waited for by the service's loop."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -95,11 +102,9 @@ class _Ending:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event: asyncio.Event | None = None
         self._server: Server | None = None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._signal)
 
     def begin(self, server: Server) -> None:
-        """From now on a signal ends the wait. On the loop."""
+        """From now on a signal ends the wait. On the service's loop."""
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
@@ -111,7 +116,8 @@ class _Ending:
         assert self._event is not None, "begin first"
         await self._event.wait()
 
-    def _signal(self, number: int, _frame: object) -> None:
+    def ask(self, number: int) -> None:
+        """A signal has come. On the main thread."""
         self._asked += 1
         if self._asked > 1:
             if self._server is not None:

@@ -22,8 +22,8 @@ T = TypeVar("T")
 class Workers:
     """Runs tasks on threads of its own, for coroutines of one loop."""
 
-    def __init__(self, *, threads: int) -> None:
-        self._worker = Worker("service", capacity=_WAITING_MAX, threads=threads)
+    def __init__(self, name: str, *, threads: int) -> None:
+        self._worker = Worker(name, capacity=_WAITING_MAX, threads=threads)
 
     def start(self, task: Callable[[], T]) -> asyncio.Future[T]:
         """Begin; the future is told on the loop. Raises LimitError where too many wait."""

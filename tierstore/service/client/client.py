@@ -120,6 +120,10 @@ class Client:
         """Whether there is a session now."""
         return self._calling.connection.connected
 
+    def wait(self, seconds: float) -> bool:
+        """Wait until there is a session; whether there is one. Blocks."""
+        return self._calling.connection.wait(seconds, until_connected=True)
+
     @property
     def attached(self) -> bool:
         """Whether blocks are read and written in place now."""

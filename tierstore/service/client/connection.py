@@ -84,15 +84,16 @@ class Connection:
         self._call: Cancellable | None = None
         self._leaving = threading.Event()
         self._attempted = threading.Event()
+        self._connected = threading.Event()
         self._closing = threading.Event()
         self._owner_pid = os.getpid()
         self._worker = Worker("service-session", capacity=1)
         atexit.register(self.close)
         self._worker.submit(self._keep)
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until the first attempt has succeeded or failed. Blocks."""
-        self._attempted.wait(seconds)
+    def wait(self, seconds: float, *, until_connected: bool = False) -> bool:
+        """Wait until the first attempt has ended, or until one has succeeded; whether there is a session. Blocks."""
+        (self._connected if until_connected else self._attempted).wait(seconds)
         return self._session is not None
 
     @property
@@ -191,6 +192,7 @@ class Connection:
                 _logger.debug("the service says: %s", response)
         finally:
             leaving.set()
+            self._connected.clear()
             self._session = None
             if session is not None:
                 self._failure = UnavailableError("the session with the service has ended; another one is being opened")
@@ -202,6 +204,7 @@ class Connection:
         self._backoff.succeeded()
         self._session = session
         self._attempted.set()
+        self._connected.set()
 
     def _hello(self, leaving: threading.Event) -> Iterator[pb.OpenSessionRequest]:
         yield pb.OpenSessionRequest(protocol=PROTOCOL, client_version=tierstore.__version__, client_name=self._name)

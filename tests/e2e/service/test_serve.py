@@ -1,0 +1,164 @@
+"""`tierstore serve` as an operator meets it: its banner, its end, its crash and the next start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.payload import SMALL, TIMEOUT_SECONDS, block_hash, namespace, rows
+from tierstore.client import Client
+from tierstore.types import Outcome
+
+ROOT = Path(__file__).parents[3]
+BLOCKS = [block_hash(number) for number in range(6)]
+BYTES = rows(range(6), 8192)
+SETTINGS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+
+
+class Served:
+    """A serving process.
+
+    Attributes:
+        process: Itself.
+        banner: What it has said until it served.
+        address: For clients.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+        self.process = process
+        self.address = address
+        assert process.stderr is not None
+        self.banner: list[str] = []
+        while "serving" not in "".join(self.banner[-1:]):
+            line = process.stderr.readline()
+            assert line, f"it has ended: {self.banner}"
+            self.banner.append(line)
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Exit code and what it said behind the banner."""
+        self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        return self.process.returncode, said
+
+
+@contextmanager
+def serve(folder: Path, *arguments: str) -> Iterator[Served]:
+    """`tierstore serve` over a folder, on a socket there; killed at the end if it still lives."""
+    address = f"unix:{folder / 'service.sock'}"
+    command = [sys.executable, "-W", "error", "-m", "tierstore.cli.main", "serve", f"--ssd.dir={folder / 'ssd'}"]
+    with subprocess.Popen(
+        [*command, f"--listen={address}", *SETTINGS, *arguments], stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        try:
+            yield Served(process, address)
+        finally:
+            process.kill()
+
+
+def test_the_banner_says_what_is_served_and_to_whom(tmp_path: Path) -> None:
+    with serve(tmp_path) as served:
+        banner = "".join(served.banner)
+        for words in (
+            "256 KiB (262144 B), shared",
+            "1 MiB, codec raw (lossless)",
+            f"{served.address}, for this user alone",
+        ):
+            assert words in banner
+        for name in ("service.sock", "service.sock.pool"):
+            assert stat.S_IMODE(os.stat(tmp_path / name).st_mode) == 0o600
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_good_order(tmp_path: Path, number: int) -> None:
+    with serve(tmp_path) as served, Client(served.address) as client:
+        assert client.namespace(namespace()).put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
+        code, said = served.end(number)
+        assert (code, "finished and synced" in said) == (0, True)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["ssd"]
+
+
+def test_what_was_put_is_there_after_a_restart_in_good_order(tmp_path: Path) -> None:
+    with serve(tmp_path) as served, Client(served.address) as client:
+        assert client.namespace(namespace()).put(BLOCKS, BYTES, durable=True).result(TIMEOUT_SECONDS).ok
+        served.end()
+        with serve(tmp_path), Client(served.address) as other:
+            found = np.zeros_like(BYTES)
+            assert other.namespace(namespace()).get(BLOCKS, found).result(TIMEOUT_SECONDS).ok
+            assert np.array_equal(found, BYTES)
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with serve(tmp_path, "--drain-seconds=3600") as served, Client(served.address, attach=False) as client:
+        handle = client.namespace(namespace())
+        assert handle.put(BLOCKS, BYTES, durable=True).result(TIMEOUT_SECONDS).ok
+        served.process.send_signal(signal.SIGSTOP)  # both signals are there before it looks
+        served.process.send_signal(signal.SIGTERM)
+        served.process.send_signal(signal.SIGINT)
+        code, _said = served.end(signal.SIGCONT)
+        assert code in (130, 143)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["ssd"]
+
+
+def test_a_killed_service_is_found_again_by_its_clients(tmp_path: Path) -> None:
+    with serve(tmp_path) as served, Client(served.address) as client:
+        handle = client.namespace(namespace())
+        assert handle.put(BLOCKS, BYTES, durable=True).result(TIMEOUT_SECONDS).ok
+        served.end(signal.SIGKILL)
+        assert handle.get(BLOCKS, np.zeros_like(BYTES)).result(TIMEOUT_SECONDS).outcomes == [Outcome.MISS] * 6
+        assert handle.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).outcomes == [Outcome.REJECTED] * 6
+        assert handle.lookup(BLOCKS) == 0
+        with serve(tmp_path):
+            assert client.wait(TIMEOUT_SECONDS)
+            found = np.zeros_like(BYTES)
+            assert handle.get(BLOCKS, found).result(TIMEOUT_SECONDS).ok
+            assert np.array_equal(found, BYTES)
+
+
+def test_a_live_services_socket_is_not_taken_from_it(tmp_path: Path) -> None:
+    with serve(tmp_path) as served:
+        command = [sys.executable, "-m", "tierstore.cli.main", "serve", "--listen", served.address, "--host-size=1 MiB"]
+        other = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+        assert (other.returncode, "a live server listens" in other.stderr) == (2, True)
+        with Client(served.address) as client:
+            assert client.connected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--listen", "0.0.0.0:0"], "service.tls_certificate"),
+        (["--listen", "nowhere"], "service.listen"),
+        (["--listen", "unix:/does/not/exist/socket"], "/does/not/exist"),
+        (["--service-lease-seconds", "soon"], "service.lease_seconds"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_one_line(arguments: list[str], words: str) -> None:
+    command = [sys.executable, "-m", "tierstore.cli.main", "serve", "--host-size=1 MiB", *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    last = ran.stderr.splitlines()[-1]
+    assert last.startswith("tierstore: ")
+    assert words in last
+
+
+def test_every_value_is_printed_with_its_source(tmp_path: Path) -> None:
+    file = tmp_path / "tierstore.toml"
+    file.write_text('[ssd]\nread_threads = 7\n[service]\nlisten = "unix:/run/a.sock"\n', "utf-8")
+    command = [sys.executable, "-m", "tierstore.cli.main", "serve", f"--config={file}", "--print-config"]
+    ran = subprocess.run(
+        [*command, "--ssd.read_threads=9", "--insecure"], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    lines = {line.split()[0]: line.split()[1:] for line in ran.stdout.splitlines()}
+    assert lines["ssd.read_threads"][:2] == ["9", "argument"]
+    assert lines["service.listen"][:2] == ["unix:/run/a.sock", "file"]
+    assert lines["service.insecure"][:2] == ["true", "argument"]
+    assert lines["service.lease_seconds"] == ["30", "default"]
