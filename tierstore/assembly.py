@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from tierstore import registry
+from tierstore.control.device_room import DevicePool
 from tierstore.control.mind import Limits
 from tierstore.control.planner import Planner
 from tierstore.control.slabs import SLABS_MIN, SlotAllocator
@@ -30,7 +31,7 @@ from tierstore.transfer.engine import Engine
 from tierstore.transfer.lending import LendingLink
 from tierstore.transfer.links import Links
 from tierstore.transfer.tier_link import ReadLink, WriteLink
-from tierstore.types import PAGE_NBYTES
+from tierstore.types import PAGE_NBYTES, TierName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from tierstore.policy.base import AdmissionPolicy, NewPolicy
     from tierstore.tiers.base import Recovered, Tier
     from tierstore.transfer.base import FarSide
-    from tierstore.types import RequestId
+    from tierstore.types import RequestId, UInt8Array
 
 __all__ = ["House", "build"]
 
@@ -105,12 +106,8 @@ def build(
         slots = SlotAllocator(pool_nbytes=pool_nbytes, slab_nbytes=_slab_nbytes(config, pool_nbytes))
         if device is None:
             device = cast("Callable[[], Device]", registry.load("devices", config.device.name))()
-        pool = HostPool(pool_nbytes, shared=config.host.shared)
+        pool = _host_pool(config, device, pool_nbytes, stack)
         slots.generations = pool.generations
-        stack.callback(pool.close)
-        stack.callback(device.pin(pool.view))
-        if config.host.populate:
-            pool.populate(0, pool_nbytes)
         metrics = Metrics()
         metrics.set(Metric.HOST_REGISTERED_BYTES, device.pinned_nbytes)
         manifest, tier = None, None
@@ -129,11 +126,12 @@ def build(
                 files.update(dict.fromkeys(batch.extents.file.tolist()))
             files.update(dict.fromkeys(tier.files))
         num_recovered = sum(len(batch.hashes) for batches in recovered.values() for batch in batches)
+        pools = {TierName.HOST: pool.view} | _device_memory(config, device, stack)
         planner = _planner(config, slots, metrics, with_ssd=tier is not None, num_recovered=num_recovered)
         if files:
             planner.catalogue.adopt_files(list(files))
         memory: dict[RequestId, FarSide] = {}
-        load, store = (DeviceLink(device, pool.view, memory, name) for name in ("load", "store"))
+        load, store = (DeviceLink(device, pools, memory, name) for name in ("load", "store"))
         read, write = _tier_links(tier, config)
         links = Links(load, store, read, write, LendingLink(memory))
         engine = Engine(planner, links, memory, _steady_clock(), shield=shield)
@@ -216,7 +214,9 @@ def _planner(
         prefill_tokens_per_second=config.prefill.tokens_per_second,
     )
     ssd_nbytes = config.ssd.size if with_ssd else 0
-    capacity = min(pool_nbytes // _HOST_BLOCK_NBYTES + ssd_nbytes // _SSD_BLOCK_NBYTES, _ENTRIES_MAX)
+    capacity = min(
+        (pool_nbytes + config.device.pool_size) // _HOST_BLOCK_NBYTES + ssd_nbytes // _SSD_BLOCK_NBYTES, _ENTRIES_MAX
+    )
     file_nbytes = config.ssd.file_size or default_file_nbytes(config.ssd.size)
     reclaim_below_nbytes = max(file_nbytes, min(limits.write_inflight_nbytes_max, ssd_nbytes // 8))
     return Planner(
@@ -227,7 +227,39 @@ def _planner(
         limits=limits,
         metrics=metrics,
         reclaim_below_nbytes=reclaim_below_nbytes if with_ssd else None,
+        device_pool=_device_pool(config) if config.device.pool_size else None,
     )
+
+
+def _host_pool(config: StoreConfig, device: Device, pool_nbytes: int, stack: ExitStack) -> HostPool:
+    """The host pool, pinned where the device wants that."""
+    pool = HostPool(pool_nbytes, shared=config.host.shared)
+    stack.callback(pool.close)
+    stack.callback(device.pin(pool.view))
+    if config.host.populate:
+        pool.populate(0, pool_nbytes)
+    return pool
+
+
+def _device_memory(config: StoreConfig, device: Device, stack: ExitStack) -> dict[TierName, UInt8Array]:
+    """The memory of the device pool, where there is one."""
+    if not config.device.pool_size:
+        return {}
+    memory, free = device.allocate(config.device.pool_size // PAGE_NBYTES * PAGE_NBYTES)
+    stack.callback(free)
+    return {TierName.DEVICE_POOL: memory}
+
+
+def _device_pool(config: StoreConfig) -> DevicePool:
+    """The device pool, cut as the host's is where nothing is set."""
+    pool_nbytes = config.device.pool_size // PAGE_NBYTES * PAGE_NBYTES
+    admission = cast("Callable[[], AdmissionPolicy]", registry.load("admissions", config.device.pool_admission))()
+    if admission.asks_when_leaving:
+        raise ConfigError(
+            f'device.pool_admission is "{config.device.pool_admission}", which waits until blocks leave a pool; blocks '
+            "enter this one as they are used: choose second-hit, continued or always"
+        )
+    return DevicePool(SlotAllocator(pool_nbytes=pool_nbytes, slab_nbytes=_auto_slab_nbytes(pool_nbytes)), admission)
 
 
 def _steady_clock() -> Callable[[], float]:
@@ -240,4 +272,8 @@ def _slab_nbytes(config: StoreConfig, pool_nbytes: int) -> int:
     """As set, or 64 MiB, less where the pool is small."""
     if config.host.slab_size is not None:
         return config.host.slab_size
+    return _auto_slab_nbytes(pool_nbytes)
+
+
+def _auto_slab_nbytes(pool_nbytes: int) -> int:
     return max(PAGE_NBYTES, min(_SLAB_NBYTES, pool_nbytes // SLABS_MIN // PAGE_NBYTES * PAGE_NBYTES))

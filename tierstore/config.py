@@ -146,6 +146,12 @@ class DeviceConfig:
     """Where the engine's pages lie."""
 
     name: str = _setting("cpu", settings.NAME, "device whose pages are copied")
+    pool_size: int = _setting(
+        0,
+        settings.size(1 << 16, off=True),
+        "memory of the device for copies of blocks, for hits that cross no link",
+    )
+    pool_admission: str = _setting("second-hit", settings.NAME, "admission policy of the device pool")
 
 
 @dataclass(frozen=True, slots=True)

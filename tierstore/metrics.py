@@ -24,9 +24,10 @@ Labels: TypeAlias = Mapping[str, tuple[str | int, ...]]
 SECONDS_BOUNDS = tuple(base * 10.0**exponent for exponent in range(-5, 1) for base in (1.0, 2.0, 5.0))
 """Upper bounds of the histograms' buckets, 10 microseconds to 5 seconds; one more takes the rest."""
 
-_LINK = ("load", "store", "lease", "reserve", "ssd-read", "ssd-write", "ssd-rewrite")
+_LINK = ("load", "store", "lease", "reserve", "pool-load", "pool-fill", "ssd-read", "ssd-write", "ssd-rewrite")
 _QUEUE = ("load", "store", "ssd-read", "ssd-write")
 _VERB = ("get", "put", "prefetch")
+_TIER = (TierName.DEVICE_POOL, TierName.HOST, TierName.SSD)
 _WAY = ("read", "write")
 _NO_LABELS: Labels = MappingProxyType({})
 _NOT_STORED = (
@@ -79,12 +80,12 @@ class Metric(Enum):
     HIT_TOKENS = (
         Kind.COUNTER,
         "Tokens of the blocks of gets, by the tier that held them when they were asked for; each counts once.",
-        {"tier": (TierName.HOST, TierName.SSD)},
+        {"tier": _TIER},
     )
     HIT_BLOCKS = (
         Kind.COUNTER,
         "Blocks of gets, by the tier that held them when they were asked for; each counts once.",
-        {"tier": (TierName.HOST, TierName.SSD)},
+        {"tier": _TIER},
     )
     NOT_STORED_BLOCKS = Kind.COUNTER, "Blocks that a tier did not take, by reason.", {"reason": _NOT_STORED}
     PREFETCHED_BLOCKS = (
@@ -96,7 +97,7 @@ class Metric(Enum):
     OPEN_SESSIONS = Kind.GAUGE, "Sessions of engines that have said which requests wait, and have not ended."
     WAITING_REQUESTS = Kind.GAUGE, "Requests that engines have said wait."
     WINDOW_BLOCKS = Kind.GAUGE, "Distinct blocks that waiting requests need, held or not."
-    EVICTED_BLOCKS = Kind.COUNTER, "Blocks evicted to make room.", {"tier": (TierName.HOST, TierName.SSD)}
+    EVICTED_BLOCKS = Kind.COUNTER, "Blocks evicted to make room.", {"tier": _TIER}
     SSD_WRITTEN_BLOCKS = (
         Kind.COUNTER,
         "Blocks written to SSD that have been read from there, or that left it unread.",
@@ -136,6 +137,7 @@ class Metric(Enum):
         Kind.GAUGE,
         "Bytes of the host pool that a GPU copies from and to by itself; 0 where the system refused, and on a CPU.",
     )
+    DEVICE_POOL_USED_BYTES = Kind.GAUGE, "Bytes of slots in use in the device pool."
     HOST_FREE_BYTES = Kind.GAUGE, "Bytes of the host pool that are in no slot in use."
     SSD_USED_BLOCKS = Kind.GAUGE, "Blocks that can be read from SSD."
     SSD_USED_BYTES = Kind.GAUGE, "Bytes that chunk files take."

@@ -61,6 +61,7 @@ class TierName(StrEnum):
     BORROWER = "borrower"
     """Memory that others copy from and to by themselves, in slots that they are lent; it holds no blocks."""
     DEVICE = "device"
+    DEVICE_POOL = "device-pool"
     HOST = "host"
     SSD = "ssd"
 
@@ -140,9 +141,8 @@ class Extents:
 class CopyJob:
     """Blocks to move one way between two neighbouring tiers.
 
-    Locations are int64 positions in the request on the caller's side, int32 pool pages (offset / `PAGE_NBYTES`)
-    on the host side and `Extents` on the SSD side. A write to SSD has no `dst_locations`: the write worker
-    chooses the place and reports it. From SSD to SSD a block is rewritten before its file goes.
+    Locations are int64 positions in the request on the caller's side, int32 pages of `PAGE_NBYTES` in a pool,
+    `Extents` on SSD. Of a write to SSD the worker reports the place; from SSD to SSD a block leaves its file.
 
     Attributes:
         job_id: Unique in one run of the store.

@@ -17,7 +17,7 @@ from tierstore.device.calibration import Choices
 from tierstore.device.cuda_device import CudaDevice
 from tierstore.device.cuda_stream import AdoptedEvent, CudaEvent
 from tierstore.device.paging import bind_rows
-from tierstore.errors import DeviceError
+from tierstore.errors import DeviceError, DeviceMemoryError
 from tierstore.testing.contracts.device import Gate
 from tierstore.testing.sim_gpu import SimGpu
 from tierstore.types import PAGE_NBYTES, Outcome
@@ -168,6 +168,32 @@ def test_a_whole_store_runs_on_it(reaches_host: bool) -> None:
         rows = random.permutation(40).tolist()
         assert kv.get(hashes, found, block_ids=rows).result(WAIT_SECONDS).leading == 40
         assert all(np.array_equal(new[rows], old) for new, old in zip(found, pages, strict=True))
+    assert gpu.num_held == 0
+
+
+@pytest.mark.parametrize("stored_as", [None, "int8"])
+def test_hits_of_the_device_pool_cross_no_link(stored_as: str | None) -> None:
+    gpu = SimGpu(seed=5)
+    layout = KVLayout.attention(layers=2, kv_heads=2, head_size=12, block_tokens=8)
+    hashes = chain_hashes(range(8 * 10), 8)
+    values = np.random.default_rng(3).standard_normal((10, layout.block_nbytes // 2)).astype(np.float16)
+    device = CudaDevice(gpu, Choices(gpu.facts, {}))
+    with Store(host_size="1 MiB", ssd_size=0, device_pool_size="1 MiB", device=device) as store:
+        kv = store.namespace(Namespace("simulated", replace(layout, dtype="float16"), stored_as=stored_as))
+        assert kv.put(hashes, values).result(WAIT_SECONDS).ok
+        found = [np.zeros_like(values) for _ in range(2)]
+        for each in found:
+            assert kv.get(hashes, each).result(WAIT_SECONDS).ok
+        assert store.metrics()['tierstore_link_blocks_total{link="pool-load",outcome="ok"}'] == 10
+    assert np.array_equal(found[0], found[1])
+    assert np.allclose(found[0], values, atol=0 if stored_as is None else 0.02)
+    assert gpu.num_held == 0
+
+
+def test_a_device_pool_that_the_gpu_has_no_memory_for_is_refused() -> None:
+    gpu = SimGpu(memory_nbytes=1 << 19)
+    with pytest.raises(DeviceMemoryError, match="1048576 bytes of GPU memory"):
+        Store(host_size="1 MiB", ssd_size=0, device_pool_size="1 MiB", device=CudaDevice(gpu, Choices(gpu.facts, {})))
     assert gpu.num_held == 0
 
 

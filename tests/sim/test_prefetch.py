@@ -9,7 +9,7 @@ from tierstore.control import planner
 from tierstore.control.mind import Limits
 from tierstore.metrics import Metric
 from tierstore.testing.engine_world import EngineWorld, chain
-from tierstore.types import PAGE_NBYTES, CopyJob, Outcome, Presence
+from tierstore.types import PAGE_NBYTES, CopyJob, Outcome, Presence, TierName
 
 OK, MISS, REJECTED, CORRUPT, IO_ERROR, CANCELLED = Outcome
 BLOCKS = chain("a", 6)
@@ -56,7 +56,7 @@ def test_prefetch_stops_at_the_first_miss() -> None:
     prefetch = world.prefetch(BLOCKS)
     world.settle()
     assert prefetch.result(0).outcomes == [OK, OK, MISS, MISS, MISS, MISS]
-    assert len(world.bytes.slots) == 2
+    assert len(world.bytes.slots[TierName.HOST]) == 2
 
 
 def test_prefetches_start_in_the_order_of_their_deadlines() -> None:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tierstore.control import host_room, lookahead, planner, ssd_room, upkeep
+from tierstore.control import device_room, host_room, lookahead, planner, ssd_room, upkeep
+from tierstore.control.device_room import DevicePool
 from tierstore.control.mind import Limits
+from tierstore.control.slabs import SlotAllocator
 from tierstore.metrics import Metric
 from tierstore.policy.admission import AdmitAlways, AdmitContinued, AdmitLeaving, AdmitSecondHit
 from tierstore.testing.engine_world import EngineWorld, chain
@@ -48,7 +50,7 @@ class RandomWorld:
         stopped: It drains.
     """
 
-    def __init__(self, seed: int, *, ssd: bool) -> None:
+    def __init__(self, seed: int, *, ssd: bool, device_pool: DevicePool | None = None) -> None:
         self.random = Random(seed)
         self.world = EngineWorld(
             slot_pages=(1, 2),
@@ -68,6 +70,7 @@ class RandomWorld:
             ssd_nbytes=110 * PAGE_NBYTES,
             reclaim_below_nbytes=40 * PAGE_NBYTES,
             admission=(AdmitAlways, AdmitSecondHit, AdmitLeaving, AdmitContinued)[seed // 2 % 4](),
+            device_pool=device_pool,
             on_taken=self.meanwhile,
         )
         self.chains = [chain(f"chain {number}", CHAIN_BLOCKS) for number in range(CHAINS)]
@@ -212,6 +215,7 @@ def _short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
         (lookahead, "_LEAVE_BLOCKS"),
         (ssd_room, "_RECLAIM_BLOCKS"),
         (host_room, "_DRAIN_BLOCKS"),
+        (device_room, "_DRAIN_BLOCKS"),
     ):
         monkeypatch.setattr(module, name, 5)
     monkeypatch.setattr(upkeep, "_REAP_ENTRIES", 50)
@@ -225,6 +229,28 @@ def test_a_random_world_keeps_its_invariants_and_drains(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS[:4])
 def test_a_random_world_without_an_ssd_tier_does_too(seed: int) -> None:
     RandomWorld(seed, ssd=False).run()
+
+
+def test_random_worlds_with_a_device_pool_do_too_and_meet_what_it_is_for() -> None:
+    """The pool is smaller than the host's, so that what it holds alone is forgotten, and larger, so that it helps."""
+    worlds = []
+    for seed in SEEDS[:6]:
+        slab_nbytes = 16 * PAGE_NBYTES
+        slots = SlotAllocator(pool_nbytes=(4, 9)[seed // 2 % 2] * slab_nbytes, slab_nbytes=slab_nbytes)
+        pool = DevicePool(slots, (AdmitAlways, AdmitSecondHit)[seed % 2]())
+        worlds.append(RandomWorld(seed, ssd=seed % 4 > 0, device_pool=pool))
+    for world in worlds:
+        world.run()
+
+    def total(metric: Metric, *labels: str | int) -> float:
+        return sum(world.world.metrics.value(metric, *labels) for world in worlds)
+
+    assert total(Metric.EVICTED_BLOCKS, TierName.DEVICE_POOL) > 20
+    assert total(Metric.HIT_BLOCKS, TierName.DEVICE_POOL) > 100
+    for link in ("pool-load", "pool-fill"):
+        assert total(Metric.LINK_BLOCKS, link, Outcome.OK) > 50
+        assert total(Metric.LINK_BLOCKS, link, Outcome.IO_ERROR) > 5
+        assert total(Metric.LINK_BLOCKS, link, Outcome.REJECTED) > 0
 
 
 def test_random_worlds_meet_what_they_are_for() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tierstore.control.mind import Limits
 from tierstore.metrics import Metric
 from tierstore.testing.engine_world import EngineWorld, chain
-from tierstore.types import PAGE_NBYTES, CopyJob, Outcome
+from tierstore.types import PAGE_NBYTES, CopyJob, Outcome, TierName
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
@@ -123,7 +123,7 @@ def test_a_get_joins_what_is_read_ahead_and_lifts_it() -> None:
     assert [job.job_id for job in world.read.jobs] == world.read.lifted
     world.settle()
     assert get.result(0).ok
-    assert len(world.bytes.slots) == 8
+    assert len(world.bytes.slots[TierName.HOST]) == 8
 
 
 def test_what_could_not_be_read_ahead_is_read_when_it_is_asked_for() -> None:

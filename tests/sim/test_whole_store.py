@@ -31,10 +31,10 @@ NAMES = 80
 class World:
     """A small store on a simulated device."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, **settings: object) -> None:
         self.device = SimDevice()
         self.random = random.Random(seed)
-        config = StoreConfig.load(env={}, overrides=SMALL | {"ssd_size": "4 MiB"})
+        config = StoreConfig.load(env={}, overrides=SMALL | {"ssd_size": "4 MiB"} | settings)
         self.store = Store(config, disk=SimDisk(), device=self.device)
         layout = KVLayout.attention(layers=LAYERS, kv_heads=1, head_size=64, block_tokens=16)
         assert layout.block_nbytes == BLOCK_NBYTES
@@ -83,6 +83,22 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     with made.store:
         yield made
     made.device.run_all()
+
+
+@pytest.fixture(params=range(3))
+def world_with_device_pool(request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(request.param, device_pool_size="256 KiB", device_pool_admission="always")
+    with made.store:
+        yield made
+    made.device.run_all()
+    assert made.device.num_allocated == 0
+
+
+def test_every_block_that_comes_back_from_any_tier_is_the_one_that_was_put(world_with_device_pool: World) -> None:
+    test_every_block_that_comes_back_is_the_one_that_was_put(world_with_device_pool)
+    metrics = world_with_device_pool.store.metrics()
+    assert metrics['tierstore_hit_blocks_total{tier="device-pool"}'] > 5
+    assert metrics['tierstore_evicted_blocks_total{tier="device-pool"}'] > 20
 
 
 def test_every_block_that_comes_back_is_the_one_that_was_put(world: World) -> None:

@@ -89,6 +89,16 @@ def works(folder: Path) -> None:
         ({"host_slab_size": "128 KiB"}, ConfigError, ["262144", "131072", "[host] slab_size"]),
         ({"host_size": "100 TiB", "host_slab_size": "auto"}, ConfigError, [str(100 << 40), "at most", "[host] size"]),
         ({"host_size": "7 TiB", "host_slab_size": "auto"}, MemoryLimitError, [str(7 << 40), "leaves", "[host] size"]),
+        (
+            {"device_pool_size": "4 KiB"},
+            ConfigError,
+            ["device.pool_size", '"4 KiB"', "at least 64 KiB", "0 to turn it off"],
+        ),
+        (
+            {"device_pool_size": "1 MiB", "device_pool_admission": "write-back"},
+            ConfigError,
+            ["device.pool_admission", '"write-back"', "choose second-hit"],
+        ),
         ({"host_sise": "1 GiB"}, ConfigError, ["host_sise", "host_size"]),
         ({"codec_name": "lz5"}, ConfigError, ["'lz5'", "codecs"]),
         ({"policy_name": "lruu"}, ConfigError, ["'lruu'", "lru"]),

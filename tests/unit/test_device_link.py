@@ -37,7 +37,7 @@ class World:
         self.rows: UInt8Array = np.zeros((4, BLOCK_NBYTES), np.uint8)
         self.memory: dict[RequestId, CallerMemory] = {}
         self.hold()
-        self.link = DeviceLink(self.device, self.pool, self.memory, "load" if load else "store")
+        self.link = DeviceLink(self.device, {TierName.HOST: self.pool}, self.memory, "load" if load else "store")
         self.results: list[CopyResult] = []
 
     def hold(self, block_ids: tuple[int, ...] = (0, 1, 2, 3), after: Event | None = None, num_rows: int = 4) -> None:

@@ -96,7 +96,7 @@ def test_refuses_more_entries_than_it_has_room_for() -> None:
 
 def test_takes_about_a_hundred_bytes_an_entry() -> None:
     capacity = 1 << 12
-    assert Directory(capacity).nbytes / capacity <= 100
+    assert Directory(capacity).nbytes / capacity <= 109  # of which a device pool alone touches 9
 
 
 def set_state(state: int, pins: int = 0) -> Callable[[Directory], None]:

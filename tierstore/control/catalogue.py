@@ -84,7 +84,7 @@ class Catalogue:
     def lookup(self, number: int, hashes: UInt8Array) -> list[Presence]:
         """What is known of each block, given uint8[n, 32]."""
         entries = self._mind.directory.find(number, as_keys(hashes))
-        host, ssd = self._mind.states(entries)
+        host, ssd = self._mind.near(entries)
         presence = np.full(len(hashes), Presence.HIT, np.uint8)
         presence[host == State.FILLING] = Presence.PENDING
         presence[~self._mind.usable(entries, host, ssd)] = Presence.MISS
@@ -93,7 +93,7 @@ class Catalogue:
     def leading(self, number: int, hashes: UInt8Array) -> int:
         """Blocks from the first that are HIT without a hole, given uint8[n, 32] of one slice."""
         entries = self._mind.directory.find(number, as_keys(hashes))
-        host, ssd = self._mind.states(entries)
+        host, ssd = self._mind.near(entries)
         hit = self._mind.usable(entries, host, ssd) & (host != State.FILLING)
         run = len(hit) if hit.all() else int(hit.argmin())
         self._mind.metrics.add(Metric.LOOKUP_BLOCKS, len(hit))

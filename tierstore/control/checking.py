@@ -20,7 +20,10 @@ def check(mind: Mind) -> None:
     mind.host.check()
     if mind.ssd is not None:
         mind.ssd.check()
-    for tier, places in ((TierName.HOST, directory.host), (TierName.SSD, directory.ssd)):
+    if mind.device is not None:
+        mind.device.check()
+    tiers = {TierName.HOST: directory.host, TierName.SSD: directory.ssd, TierName.DEVICE_POOL: directory.device}
+    for tier, places in tiers.items():
         filling = set((places.state[: directory.high_water] == State.FILLING).nonzero()[0].tolist())
         missing = filling - mind.jobs.filling(tier)
         assert not missing, f"FILLING in {tier} without a job: {sorted(missing)[:8]}"

@@ -32,6 +32,8 @@ _LINK_NAMES = {
     (TierName.DEVICE, TierName.HOST): "store",
     (TierName.HOST, TierName.BORROWER): "lease",
     (TierName.BORROWER, TierName.HOST): "reserve",
+    (TierName.DEVICE_POOL, TierName.DEVICE): "pool-load",
+    (TierName.DEVICE, TierName.DEVICE_POOL): "pool-fill",
     (TierName.SSD, TierName.HOST): "ssd-read",
     (TierName.HOST, TierName.SSD): "ssd-write",
     (TierName.SSD, TierName.SSD): "ssd-rewrite",
@@ -79,6 +81,8 @@ def gauge(mind: Mind, requests: Sequence[Request]) -> None:
     metrics.set(Metric.HOST_FREE_BLOCKS, slots.num_free)
     metrics.set(Metric.HOST_USED_BYTES, mind.host.used_nbytes)
     metrics.set(Metric.HOST_FREE_BYTES, mind.host.pool_nbytes - mind.host.used_nbytes)
+    if mind.device is not None:
+        metrics.set(Metric.DEVICE_POOL_USED_BYTES, mind.device.used_nbytes)
     for way, link in _LINK_NAMES.items():
         metrics.set(Metric.LINK_INFLIGHT_JOBS, mind.jobs.num_copies(*way), link)
     verbs = [request.story.verb for request in requests]

@@ -66,7 +66,9 @@ class Flushes:
         self._sync_if_quiet(plan)
 
     def _matters(self, job: object) -> bool:
-        return isinstance(job, CopyJob) and (job.src in FAR or job.dst is TierName.SSD)
+        if not isinstance(job, CopyJob):
+            return False
+        return (job.src in FAR and job.dst is TierName.HOST) or job.dst is TierName.SSD
 
     def _sync_if_quiet(self, plan: Plan) -> None:
         quiet = [request for request, jobs in self._waiting if not jobs and not request.done]

@@ -16,6 +16,7 @@ import numpy as np
 
 from tierstore.control.directory import UNREADABLE
 from tierstore.control.entry import State
+from tierstore.control.near_copies import keep_near
 from tierstore.metrics import Metric
 from tierstore.types import Extents, Outcome, Priority, TierName
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from tierstore.types import CopyJob, Int32Array, Int64Array, Plan, UInt8Array
 
 __all__ = ["Gets"]
+
+_POOLED = 4
+"""Stands for the host state of a block that the device pool holds: no state of a tier has this number."""
 
 
 class Gets:
@@ -45,8 +49,10 @@ class Gets:
         mind, lo, life = self._mind, request.opened, request.life
         entries = mind.directory.find(life.number, request.keys[lo:hi])
         host, ssd = mind.states(entries)
-        usable = mind.usable(entries, host, ssd)
+        pooled = mind.in_device_pool(entries) & (request.far is TierName.DEVICE)
+        usable = mind.usable(entries, host, ssd) | pooled
         run = hi - lo if usable.all() else int(usable.argmin())
+        host[pooled] = _POOLED
         ready = (host[:run] == State.READY).nonzero()[0]
         if len(ready):
             mind.host.pin(life.slot_class, entries[ready])
@@ -59,8 +65,9 @@ class Gets:
             mind.host.occupy(entries[missing], pages)
         request.entries[lo : lo + run] = entries[:run]
         request.ready[lo + ready] = True
-        self._count_hits(request, entries[:run], (host[:run] != State.READY) & (ssd[:run] == State.READY))
+        self._count_hits(request, entries[:run], host[:run], ssd[:run])
         mind.host.prefetched.used(life.slot_class, entries[ready])
+        self._take_pooled(request, lo + (host[:run] == _POOLED).nonzero()[0])
         filling = (host[:run] == State.FILLING).nonzero()[0]
         if len(filling):
             mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
@@ -70,6 +77,26 @@ class Gets:
         if run < hi - lo:
             request.stop = request.opened = lo + run
         self._advance(request, plan)
+
+    def _take_pooled(self, request: Request, positions: Int64Array) -> None:
+        """Hold blocks that the device pool has: they are READY there, whatever the host pool has of them."""
+        if len(positions):
+            assert self._mind.device is not None
+            self._mind.device.pin(request.life.device_class, request.entries[positions])
+            request.ready[positions] = request.pooled[positions] = True
+            self._mind.host.prefetched.used(request.life.slot_class, request.entries[positions])
+
+    def _give_back(self, request: Request, positions: Int64Array) -> None:
+        """Undo the pins of READY blocks, in whichever pool each is held."""
+        pooled = request.pooled[positions]
+        entries = request.entries[positions]
+        if np.count_nonzero(pooled):
+            assert self._mind.device is not None
+            self._mind.device.unpin(request.life.device_class, entries[pooled])
+            entries = entries[~pooled]
+        if len(entries):
+            self._mind.host.unpin(request.life.slot_class, entries)
+        request.ready[positions] = False
 
     def _shift(
         self, slot_class: int, entries: Int32Array, ready: Int64Array, missing: Int64Array, pages: Int32Array
@@ -91,15 +118,18 @@ class Gets:
         host.unpin(slot_class, entries[ready[ready >= stop]])
         return pages, stop
 
-    def _count_hits(self, request: Request, entries: Int32Array, on_ssd: NDArray[np.bool_]) -> None:
+    def _count_hits(self, request: Request, entries: Int32Array, host: UInt8Array, ssd: UInt8Array) -> None:
         """Count every block once, in the tier that holds it now; one under way to the host for the first time there."""
         directory, metrics = self._mind.directory, self._mind.metrics
         directory.hits[entries] = np.minimum(directory.hits[entries], 0xFFFE) + 1
-        num_ssd = int(np.count_nonzero(on_ssd))
+        num_pooled = int(np.count_nonzero(host == _POOLED))
+        num_ssd = int(np.count_nonzero((host != State.READY) & (host != _POOLED) & (ssd == State.READY)))
+        num_host = len(entries) - num_ssd - num_pooled
         block_tokens = request.life.generation.layout.block_tokens
         if request.opened == 0:
             metrics.add(Metric.GET_TOKENS, len(request) * block_tokens)
-        for tier, num_blocks in ((TierName.HOST, len(entries) - num_ssd), (TierName.SSD, num_ssd)):
+        tiers = ((TierName.DEVICE_POOL, num_pooled), (TierName.HOST, num_host), (TierName.SSD, num_ssd))
+        for tier, num_blocks in tiers:
             metrics.add(Metric.HIT_BLOCKS, num_blocks, tier)
             metrics.add(Metric.HIT_TOKENS, num_blocks * block_tokens, tier)
 
@@ -128,11 +158,13 @@ class Gets:
         entries, slot_class = request.entries[positions], request.life.slot_class
         request.moving -= 1
         request.outcomes[positions] = outcomes
-        request.ready[positions] = False
         mind.host.touch(slot_class, entries, now)
+        if mind.device is not None:
+            mind.device.touch(request.life.device_class, entries)
         if mind.ssd is not None:
             self._write_back.offer(request, self._only_in_host(positions, entries), plan, now)
-        mind.host.unpin(slot_class, entries)
+        self._give_back(request, positions)
+        keep_near(mind, request, positions[outcomes == Outcome.OK], plan, now)
         if np.count_nonzero(outcomes):
             self._stop_at(request, int(positions[outcomes != Outcome.OK].min()))
         self._advance(request, plan)
@@ -192,9 +224,7 @@ class Gets:
         request.stop = stop
         pinned = stop + request.ready[stop:].nonzero()[0]
         pinned = pinned[pinned >= request.frontier]
-        if len(pinned):
-            self._mind.host.unpin(request.life.slot_class, request.entries[pinned])
-            request.ready[pinned] = False
+        self._give_back(request, pinned)
 
     def _ready_run(self, request: Request) -> int:
         span = request.ready[request.frontier : min(request.stop, request.opened)]
@@ -206,7 +236,10 @@ class Gets:
             positions = np.arange(request.frontier, request.frontier + run)
             request.in_pieces = request.in_pieces or request.frontier > 0
             request.frontier += run
-            self._mind.device_job(request, positions, load=True, plan=plan)
+            pooled = request.pooled[positions]
+            for pool, part in ((TierName.HOST, positions[~pooled]), (TierName.DEVICE_POOL, positions[pooled])):
+                if len(part):
+                    self._mind.device_job(request, part, load=True, plan=plan, pool=pool)
         if request.frontier >= request.stop:
             plan.handed.append((request.request_id, request.stop))
             if not request.moving:

@@ -125,7 +125,7 @@ class HostRoom:
     def forget(self, slot_class: int, count: int) -> None:
         """Evict those of the next `count` victims that only the host holds: each makes room for another entry."""
         victims = self.next_victims(slot_class, count)
-        alone = victims[self._directory.ssd.state[victims] == State.ABSENT]
+        alone = victims[self._directory.only_in_host(victims)]
         if len(alone):
             self.evict(slot_class, alone)
 

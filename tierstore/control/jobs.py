@@ -54,7 +54,11 @@ class JobTable:
 
     def __init__(self) -> None:
         self._records: dict[JobId, JobRecord] = {}
-        self._filling: dict[TierName, dict[int, JobId]] = {TierName.HOST: {}, TierName.SSD: {}}
+        self._filling: dict[TierName, dict[int, JobId]] = {
+            TierName.HOST: {},
+            TierName.SSD: {},
+            TierName.DEVICE_POOL: {},
+        }
         self._last_id = 0
 
     def __len__(self) -> int:

@@ -99,7 +99,7 @@ class LinkRates:
             return None
         if job.dst is TierName.HOST and job.src is TierName.SSD:
             return self.read
-        return self.load if job.dst is TierName.DEVICE else None
+        return self.load if (job.src, job.dst) == (TierName.HOST, TierName.DEVICE) else None
 
     def began(self, jobs: Iterable[Job], now: float) -> None:
         """Jobs have been planned."""

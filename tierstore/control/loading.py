@@ -85,7 +85,7 @@ class Loading:
         """`Place` of each block, given uint8[n, 32] of one slice."""
         mind = self._mind
         entries = mind.directory.find(number, as_keys(hashes))
-        host, ssd = mind.states(entries)
+        host, ssd = mind.near(entries)
         places = np.full(len(hashes), Place.NOWHERE, np.uint8)
         places[ssd == State.READY] = Place.SSD
         places[host == State.FILLING] = Place.UNDER_WAY
@@ -137,7 +137,7 @@ class Loading:
             return
         request = new_request(NO_REQUEST, UNASKED, life, left[:_PROBE_BLOCKS_MAX], priority=Priority.PREFETCH)
         entries = mind.directory.find(life.number, request.keys)
-        host, ssd = mind.states(entries)
+        host, ssd = mind.near(entries)
         positions = ((host == State.ABSENT) & (ssd == State.READY)).nonzero()[0]
         positions = positions[: max(1, _PROBE_NBYTES // life.block_nbytes)]
         pages = mind.host.take(life.slot_class, len(positions), after_turn=_LAST_TURN)

@@ -198,7 +198,7 @@ class Lookahead:
         mind, request = self._mind, hint.request
         slot_class = request.life.slot_class
         entries = self._window.entries(hint)
-        host, ssd = mind.states(entries)
+        host, ssd = mind.near(entries)
         usable = mind.usable(entries, host, ssd)
         run = len(usable) if usable.all() else int(usable.argmin())
         hint.whole = run == len(usable)

@@ -14,20 +14,22 @@ import numpy as np
 from tierstore.control.ageing import Ageing
 from tierstore.control.entry import State
 from tierstore.control.jobs import JobRecord
+from tierstore.control.requests import Life
 from tierstore.metrics import Metric
 from tierstore.types import CopyJob, Finished, Plan, Priority, RequestId, SyncJob, TierName
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tierstore.control.device_room import DeviceRoom
     from tierstore.control.directory import Directory
     from tierstore.control.host_room import HostRoom
     from tierstore.control.jobs import JobTable
-    from tierstore.control.requests import Life, Request
+    from tierstore.control.requests import Request
     from tierstore.control.ssd_health import SsdHealth
     from tierstore.control.ssd_room import SsdRoom
     from tierstore.metrics import Metrics
-    from tierstore.types import CopyResult, Int32Array, Int64Array, JobId, UInt8Array
+    from tierstore.types import CopyResult, Generation, Int32Array, Int64Array, JobId, UInt8Array
 
     BoolArray: TypeAlias = NDArray[np.bool_]
 
@@ -79,6 +81,7 @@ class Mind:
     limits: Limits
     metrics: Metrics
     health: SsdHealth
+    device: DeviceRoom | None = None
     write_inflight_nbytes: int = 0
     ageing: Ageing = field(init=False)
 
@@ -91,6 +94,25 @@ class Mind:
         unknown = entries < 0
         host[unknown] = State.ABSENT
         ssd[unknown] = State.ABSENT
+        return host, ssd
+
+    def new_life(self, generation: Generation, slot_nbytes: int) -> Life:
+        """A generation with slots in each pool; ConfigError where one cannot hold its blocks."""
+        device_class = -1 if self.device is None else self.device.open_class(slot_nbytes)
+        slot_class = self.host.open_class(slot_nbytes)
+        return Life(generation, slot_class, generation.layout.block_nbytes, device_class)
+
+    def in_device_pool(self, entries: Int32Array) -> BoolArray:
+        """Which blocks are READY in the device pool; not where the entry is -1."""
+        if self.device is None:
+            return np.zeros(len(entries), np.bool_)
+        there: BoolArray = (self.directory.device.state[entries] == State.READY) & (entries >= 0)
+        return there
+
+    def near(self, entries: Int32Array) -> tuple[UInt8Array, UInt8Array]:
+        """As `states`, but READY in the first also where the device pool holds a block: it need not come nearer."""
+        host, ssd = self.states(entries)
+        host[self.in_device_pool(entries)] = State.READY
         return host, ssd
 
     def usable(self, entries: Int32Array, host: UInt8Array, ssd: UInt8Array) -> BoolArray:
@@ -110,15 +132,24 @@ class Mind:
                 stuck[position] = job.src is TierName.SSD
         return stuck
 
-    def device_job(self, request: Request, positions: Int64Array, *, load: bool, plan: Plan) -> None:
-        """Plan one copy between the caller's memory and the host slots of these blocks."""
+    def device_job(
+        self,
+        request: Request,
+        positions: Int64Array,
+        *,
+        load: bool,
+        plan: Plan,
+        pool: TierName = TierName.HOST,
+    ) -> None:
+        """Plan one copy between the caller's memory and the slots of these blocks in one of the pools."""
         entries = request.entries[positions]
-        pages = self.directory.host_page[entries]
+        directory = self.directory
+        pages = (directory.host_page if pool is TierName.HOST else directory.device_page)[entries]
         job = CopyJob(
             job_id=self.jobs.next_id(),
             generation=request.life.generation,
-            src=TierName.HOST if load else request.far,
-            dst=request.far if load else TierName.HOST,
+            src=pool if load else request.far,
+            dst=request.far if load else pool,
             entries=entries,
             hashes=request.hashes[positions],
             parents=None,
@@ -127,7 +158,7 @@ class Mind:
             priority=request.priority,
             request_id=request.request_id,
         )
-        self.jobs.open(JobRecord(job, request, positions), None if load else TierName.HOST, entries)
+        self.jobs.open(JobRecord(job, request, positions), None if load else pool, entries)
         request.moving += 1
         plan.jobs.append(job)
 

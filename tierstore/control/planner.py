@@ -18,6 +18,7 @@ from tierstore.control.catalogue import Catalogue
 from tierstore.control.checking import check
 from tierstore.control.counting import count_request, gauge
 from tierstore.control.deletes import Deletes
+from tierstore.control.device_room import DeviceRoom
 from tierstore.control.directory import Directory
 from tierstore.control.flushes import NO_LIFE, Flushes
 from tierstore.control.gets import Gets
@@ -36,21 +37,13 @@ from tierstore.control.ssd_health import SsdHealth
 from tierstore.control.ssd_room import SsdRoom
 from tierstore.control.upkeep import Upkeep
 from tierstore.control.write_back import WriteBack
-from tierstore.types import (
-    HASH_NBYTES,
-    CopyJob,
-    CopyResult,
-    Generation,
-    Outcome,
-    Plan,
-    Priority,
-    RequestId,
-)
+from tierstore.types import HASH_NBYTES, CopyJob, CopyResult, Generation, Outcome, Plan, Priority, RequestId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tierstore.advice import LoadAdvice
+    from tierstore.control.device_room import DevicePool
     from tierstore.control.loading import LoadRequest
     from tierstore.control.lookahead import Waiting
     from tierstore.control.slabs import SlotAllocator
@@ -77,6 +70,7 @@ class Planner:
     Args:
         capacity: Blocks the directory can know.
         slots: The host pool, cut.
+        device_pool: The device pool; None where there is none.
         new_policy: Makes one slot class's eviction policy.
         admission: Which blocks are written back.
         limits: Bounds on what is in flight.
@@ -94,12 +88,15 @@ class Planner:
         limits: Limits,
         metrics: Metrics,
         reclaim_below_nbytes: int | None,
+        device_pool: DevicePool | None = None,
     ) -> None:
         directory = Directory(capacity)
         host = HostRoom(directory, slots, new_policy, metrics)
         ssd = None if reclaim_below_nbytes is None else SsdRoom(directory, reclaim_below_nbytes, metrics)
         self.health = SsdHealth(limits.stall_seconds)
         self._mind = Mind(directory, host, ssd, JobTable(), limits, metrics, self.health)
+        if device_pool is not None:
+            self._mind.device = DeviceRoom(directory, device_pool, new_policy, metrics)
         self._write_back = WriteBack(self._mind, admission)
         self._gets = Gets(self._mind, self._write_back)
         self._puts = Puts(self._mind, self._write_back)
@@ -134,8 +131,7 @@ class Planner:
     def open_life(self, generation: Generation, slot_nbytes: int) -> None:
         """Begin a generation; ConfigError where the pool cannot hold its blocks. A known one is left as it is."""
         if generation.number not in self._lives:
-            slot_class = self._mind.host.open_class(slot_nbytes)
-            self._lives[generation.number] = Life(generation, slot_class, generation.layout.block_nbytes)
+            self._lives[generation.number] = self._mind.new_life(generation, slot_nbytes)
 
     def end_life(self, number: int) -> None:
         """End a generation: no verb sees its blocks from now on; `tend` drops them in slices, and then the life."""

@@ -69,7 +69,7 @@ class Prefetches:
         mind, life, lo = self._mind, request.life, request.frontier
         hi = min(request.opened, request.stop, lo + max(1, budget // life.block_nbytes))
         entries = mind.directory.find(life.number, request.keys[lo:hi])
-        host, ssd = mind.states(entries)
+        host, ssd = mind.near(entries)
         usable = mind.usable(entries, host, ssd)
         run = hi - lo if usable.all() else int(usable.argmin())
         if run < hi - lo:

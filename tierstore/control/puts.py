@@ -18,6 +18,7 @@ import numpy as np
 from tierstore.control.directory import AGAIN, CHECKED
 from tierstore.control.entry import State
 from tierstore.control.index import as_keys
+from tierstore.control.near_copies import keep_near
 from tierstore.types import CopyJob, Outcome, SyncJob, TierName
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ class Puts:
         request.in_pieces = request.in_pieces or int(positions[0]) > 0
         self._write_back.offer(request, positions[good], plan, now)
         mind.wake(record, plan, now)
+        keep_near(mind, request, positions[good], plan, now)
         if not all_good:
             mind.host.failed(slot_class, entries[~good & ~gone])
             mind.host.unpin(slot_class, entries[gone])

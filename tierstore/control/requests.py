@@ -28,11 +28,12 @@ _DEADLINES_SPARE = 64
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A generation as the mind holds it: with the slot class of its blocks."""
+    """A generation as the mind holds it: with the slot class of its blocks, in the device pool too if there is one."""
 
     generation: Generation
     slot_class: int
     block_nbytes: int
+    device_class: int = -1
 
     @property
     def number(self) -> int:
@@ -72,6 +73,7 @@ class Request:
         entries: int32[n]; -1 where not known (yet).
         outcomes: uint8[n] of `Outcome`.
         ready: bool[n]; the host copy is pinned for this request: to be loaded, or until all of a put is planned.
+        pooled: bool[n]; of the READY ones: the copy in the device pool is pinned instead.
         opened: Blocks planned so far, from the first.
         stop: Blocks still wanted, from the first.
         frontier: Blocks handed to jobs that touch the caller's memory.
@@ -98,6 +100,7 @@ class Request:
     entries: Int32Array
     outcomes: UInt8Array
     ready: NDArray[np.bool_]
+    pooled: NDArray[np.bool_]
     stop: int
     opened: int = 0
     frontier: int = 0
@@ -176,6 +179,7 @@ def new_request(
         entries=np.full(count, -1, np.int32),
         outcomes=np.full(count, Outcome.MISS.value, np.uint8),
         ready=np.zeros(count, np.bool_),
+        pooled=np.zeros(count, np.bool_),
         stop=count,
     )
 

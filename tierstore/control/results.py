@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tierstore.control.counting import count_job
 from tierstore.control.entry import State
+from tierstore.control.near_copies import kept_near
 from tierstore.control.requests import FAR
 from tierstore.types import CopyJob, DiscardJob, Outcome, TierName
 
@@ -47,6 +48,8 @@ class Results:
     def _copied(self, record: JobRecord, job: CopyJob, result: CopyResult, plan: Plan, now: float) -> None:
         if job.dst in FAR:
             self._gets.loaded(record, result.outcomes, plan, now)
+        elif job.dst is TierName.DEVICE_POOL:
+            kept_near(self._mind, record, result.outcomes, plan, now)
         elif job.src is job.dst:
             self._upkeep.rewritten(job, result)
         elif job.src in FAR:

@@ -143,6 +143,8 @@ class Upkeep:
         mind = self._mind
         mind.directory.detach(entries)
         mind.host.discard(life.slot_class, entries)
+        if mind.device is not None:
+            mind.device.discard(life.device_class, entries)
         if mind.ssd is not None:
             mind.ssd.discard(entries)
         mind.directory.release(entries)

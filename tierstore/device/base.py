@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tierstore.device.paged_kv import PagedKV
     from tierstore.types import Int32Array, Int64Array, UInt8Array
 
-__all__ = ["Device", "Event", "Stream"]
+__all__ = ["Device", "DeviceMemory", "Event", "Stream"]
 
 
 @runtime_checkable
@@ -48,8 +48,29 @@ class Stream(Protocol):
         """Finish what is enqueued and end the stream. Blocks."""
 
 
+class DeviceMemory(Protocol):
+    """Memory that blocks are copied from and to: the host's, made fast, and the device's own."""
+
+    @property
+    def pinned_nbytes(self) -> int:
+        """Host memory that the device copies from and to by itself; 0 for a CPU, and where pinning was refused."""
+
+    def pin(self, buffer: UInt8Array) -> Callable[[], None]:
+        """Make host memory fast for this device; returns what undoes it. A no-op on the CPU."""
+
+    def allocate(self, nbytes: int) -> tuple[UInt8Array, Callable[[], None]]:
+        """Memory of the device for a pool of the store's own, and what gives it back once no copy touches it. Blocks.
+
+        Where the device is no CPU its bytes are out of the CPU's reach: they are for `load` and `store` alone, which
+        take them as they take a host pool.
+
+        Raises:
+            DeviceMemoryError: There is no such memory left.
+        """
+
+
 @runtime_checkable
-class Device(Protocol):
+class Device(DeviceMemory, Protocol):
     """A place whose caches the store copies from and to.
 
     Attributes:
@@ -59,10 +80,6 @@ class Device(Protocol):
 
     name: str
     memory: str
-
-    @property
-    def pinned_nbytes(self) -> int:
-        """Host memory that the device copies from and to by itself; 0 for a CPU, and where pinning was refused."""
 
     def as_event(self, given: object) -> object | None:
         """What a caller gave copies to wait for, as an event; whatever else it is, unchanged.
@@ -76,9 +93,6 @@ class Device(Protocol):
 
     def new_stream(self, name: str) -> Stream:
         """A stream of its own, with one thread."""
-
-    def pin(self, buffer: UInt8Array) -> Callable[[], None]:
-        """Make host memory fast for this device; returns what undoes it. A no-op on the CPU."""
 
     def load(
         self,
@@ -94,7 +108,7 @@ class Device(Protocol):
         """Enqueue host → device, all of it or nothing: slot i into block ``block_ids[:, i]`` of the cache.
 
         Args:
-            host: uint8[pool_nbytes], the pool.
+            host: uint8[pool_nbytes], the pool: of host memory, or one that `allocate` gave.
             slots: int32[n]; offset of each block in the pool, in 4 KiB pages.
             kv: The destination.
             block_ids: int64[num_id_rows, n]; blocks of the cache. Not looked at again after the call.

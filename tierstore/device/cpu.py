@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tierstore.device.block_copying import BlockCopy
 from tierstore.device.copying import CopyPrimitive, choose
 from tierstore.device.paging import check_copy
@@ -148,6 +150,10 @@ class CpuDevice:
         if self._primitive is None:
             choose(into_pool=True, row_nbytes=len(buffer))
         return _do_nothing
+
+    def allocate(self, nbytes: int) -> tuple[UInt8Array, Callable[[], None]]:
+        """Ordinary memory, taken as it is touched."""
+        return np.zeros(nbytes, np.uint8), _do_nothing
 
     def load(
         self,

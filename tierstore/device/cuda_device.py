@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tierstore.device.calibration import Choices, calibrate
-from tierstore.device.copy_engines import QUANTIZE, PieceEngine
+from tierstore.device.copy_engines import KERNEL, QUANTIZE, PieceEngine
 from tierstore.device.copy_pieces import SpanCopy
 from tierstore.device.cuda_stream import AdoptedEvent, CudaEvent, CudaStream
 from tierstore.device.paging import check_copy
 from tierstore.device.pinning import PinnedMemory
+from tierstore.device.tensors import view_address
 from tierstore.errors import DeviceError
 from tierstore.types import PAGE_NBYTES
 
@@ -50,6 +51,7 @@ class CudaDevice:
         self._runtime = runtime
         self._choices = choices
         self._pinned: dict[int, PinnedMemory] = {}
+        self._own: set[int] = set()
 
     def new_stream(self, name: str) -> CudaStream:
         """A stream of its own, with one thread called `name`."""
@@ -70,6 +72,17 @@ class CudaDevice:
     def pinned_nbytes(self) -> int:
         """Bytes of host memory that the GPU can copy from and to by itself."""
         return sum(pinned.nbytes for pinned in self._pinned.values())
+
+    def allocate(self, nbytes: int) -> tuple[UInt8Array, Callable[[], None]]:
+        """Memory of the GPU as an array whose bytes the CPU must not touch. Raises DeviceMemoryError."""
+        address = self._runtime.allocate(nbytes)
+        self._own.add(address)
+
+        def free() -> None:
+            self._own.discard(address)
+            self._runtime.free(address)
+
+        return view_address(address, nbytes), free
 
     def as_event(self, given: object) -> object | None:
         """A ``torch.cuda.Event`` as an event of the store; for None what torch's current stream has come to.
@@ -156,6 +169,8 @@ class CudaDevice:
     def _engine_for(self, copy: SpanCopy) -> str:
         if copy.quantized is not None:
             return QUANTIZE
+        if copy.origin in self._own:
+            return KERNEL
         pinned = self._pinned.get(copy.origin)
         if pinned is None or not pinned.nbytes:
             return PieceEngine.name

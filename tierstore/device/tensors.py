@@ -9,14 +9,17 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tierstore.errors import LayoutError
 from tierstore.layout import DTYPE_NBYTES
 
-__all__ = ["TensorView", "check_dtype", "describe", "view_tensor"]
+if TYPE_CHECKING:
+    from tierstore.types import UInt8Array
+
+__all__ = ["TensorView", "check_dtype", "describe", "view_address", "view_tensor"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +94,18 @@ def view_tensor(buffer: object) -> TensorView:
     strides = tuple(stride * item_nbytes for stride in buffer.stride())
     memory, dtype = str(buffer.device), _kv_dtype(buffer.dtype)
     return TensorView(buffer, _address(buffer), tuple(buffer.shape), strides, item_nbytes, dtype, memory, writable=True)
+
+
+def view_address(address: int, nbytes: int) -> UInt8Array:
+    """Memory of a device as uint8[nbytes], for code that reads addresses and sizes; looking into it is a fault."""
+    return np.asarray(_Address({"version": 3, "typestr": "|u1", "data": (address, False), "shape": (nbytes,)}))
+
+
+class _Address:
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, interface: dict[str, object]) -> None:
+        self.__array_interface__ = interface
 
 
 def check_dtype(view: TensorView, dtype: str) -> None:

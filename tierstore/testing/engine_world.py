@@ -33,6 +33,7 @@ from tierstore.types import HASH_NBYTES, PAGE_NBYTES, Generation, Outcome
 
 if TYPE_CHECKING:
     from tierstore.advice import Usage
+    from tierstore.control.device_room import DevicePool
     from tierstore.control.requests import Request
     from tierstore.policy.base import AdmissionPolicy
     from tierstore.transfer.future import Transfer
@@ -65,6 +66,7 @@ class EngineWorld:
         ssd_nbytes: What the SSD can take.
         reclaim_below_nbytes: Free SSD bytes below which a file is reclaimed.
         admission: Which blocks are written back; all where it is None.
+        device_pool: The device pool, if there is one.
         on_taken: See `SimLink`.
         new_timer: See `Engine`; by default only the test calls `expire`.
 
@@ -93,6 +95,7 @@ class EngineWorld:
         ssd_nbytes: int = 1 << 40,
         reclaim_below_nbytes: int = 0,
         admission: AdmissionPolicy | None = None,
+        device_pool: DevicePool | None = None,
         on_taken: Callable[[], None] | None = None,
         new_timer: Callable[[Callable[[], float], Callable[[], float]], Alarm] = SimAlarm,
     ) -> None:
@@ -105,6 +108,7 @@ class EngineWorld:
         planner = Planner(
             capacity=capacity,
             slots=SlotAllocator(pool_nbytes=slabs * slab_pages * PAGE_NBYTES, slab_nbytes=slab_pages * PAGE_NBYTES),
+            device_pool=device_pool,
             new_policy=Lru,
             admission=AdmitAlways() if admission is None else admission,
             limits=Limits() if limits is None else limits,
@@ -258,8 +262,8 @@ class EngineWorld:
         with self.engine.planning() as planner:
             planner.check()
             assert (planner.num_requests, planner.num_jobs) == (0, 0), "requests or jobs are left"
-            assert not planner.directory.host.pins.any(), "pins are left in the host pool"
-            assert not planner.directory.ssd.pins.any(), "pins are left on SSD"
+            for places in (planner.directory.device, planner.directory.host, planner.directory.ssd):
+                assert not places.pins.any(), "pins are left in a tier"
         assert not self.requests, "transfers are left without an end"
 
     def _start(self, open_request: Callable[[Planner], Request | None], num_blocks: int, layout: int) -> Transfer:

@@ -39,7 +39,7 @@ class SimBytes:
         free_nbytes: What the SSD can take.
 
     Attributes:
-        slots: Block in each host slot, by pool page; a spoilt slot is missing.
+        slots: Block in each slot of each pool, by pool page; a spoilt slot is missing.
         records: Block in each record, by (file, page).
         rows: What loads brought into each request's rows.
         file_nbytes: Bytes in each chunk file.
@@ -47,7 +47,7 @@ class SimBytes:
     """
 
     def __init__(self, *, file_blocks: int, free_nbytes: int) -> None:
-        self.slots: dict[int, Identity] = {}
+        self.slots: dict[TierName, dict[int, Identity]] = {TierName.HOST: {}, TierName.DEVICE_POOL: {}}
         self.records: dict[tuple[int, int], Identity] = {}
         self.rows: dict[RequestId, dict[int, Identity]] = {}
         self.file_nbytes: dict[int, int] = {}
@@ -61,10 +61,10 @@ class SimBytes:
         """Spoil what a job will write; see `tierstore.testing.sim_link.Medium`."""
         if not isinstance(job, CopyJob):
             return
-        if job.dst is TierName.HOST:
+        if job.dst in self.slots:
             assert job.dst_locations is not None
             for page in job.dst_locations.tolist():
-                self.slots.pop(page, None)
+                self.slots[job.dst].pop(page, None)
         if isinstance(job.src_locations, Extents):
             self._reading.update(job.src_locations.file.tolist())
 
@@ -82,7 +82,9 @@ class SimBytes:
             return CopyResult(job.job_id, outcomes, extents, self.free_nbytes, encoded_nbytes=encoded_nbytes)
         assert job.dst_locations is not None
         places = job.dst_locations.tolist()
-        dst = self.slots if job.dst is TierName.HOST else self.rows.setdefault(job.request_id, {})
+        dst = self.slots.get(job.dst)
+        if dst is None:
+            dst = self.rows.setdefault(job.request_id, {})
         dst.update({places[row]: moved[row] for row in rows})
         return CopyResult(job.job_id, outcomes)
 
@@ -97,7 +99,7 @@ class SimBytes:
             self._reading.subtract(files)
             found = [self.records.get(place) for place in zip(files, pages, strict=True)]
         else:
-            found = [self.slots.get(page) for page in job.src_locations.tolist()]
+            found = [self.slots[job.src].get(page) for page in job.src_locations.tolist()]
         for row, outcome in enumerate(outcomes.tolist()):
             assert outcome != Outcome.OK or found[row] == wanted[row], (
                 f"{wanted[row]} wanted, {found[row]} there: {job}"

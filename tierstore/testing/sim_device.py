@@ -125,6 +125,7 @@ class SimDevice:
     Attributes:
         streams: Every stream made, in order.
         num_pinned: Buffers pinned and not yet let go.
+        num_allocated: Pools of the device, likewise.
     """
 
     name = "sim"
@@ -134,6 +135,7 @@ class SimDevice:
     def __init__(self) -> None:
         self.streams: list[SimStream] = []
         self.num_pinned = 0
+        self.num_allocated = 0
 
     def as_event(self, given: object) -> object | None:
         """As given."""
@@ -162,6 +164,11 @@ class SimDevice:
         """Count."""
         self.num_pinned += 1
         return self._unpin
+
+    def allocate(self, nbytes: int) -> tuple[UInt8Array, Callable[[], None]]:
+        """Memory that holds nothing that a test expects."""
+        self.num_allocated += 1
+        return np.full(nbytes, POISON, np.uint8), self._free
 
     def load(
         self,
@@ -236,6 +243,9 @@ class SimDevice:
             stream.enqueue(_Step(partial(_move, move, event), src_rows=tuple(src for _, src in rows)))
             events.append(event)
         return events
+
+    def _free(self) -> None:
+        self.num_allocated -= 1
 
     def _unpin(self) -> None:
         self.num_pinned -= 1

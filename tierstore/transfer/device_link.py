@@ -1,4 +1,4 @@
-"""Loads and stores: copies between a request's pages and host slots, on one stream of the device.
+"""Loads and stores: copies between a request's pages and slots of a pool, on one stream of the device.
 
 Enqueues only. A page group is touched after the caller's event for it; a result is reported from the stream's
 own thread, once every copy before it has ended. Of a stream that has failed nothing is said to have moved.
@@ -32,18 +32,20 @@ _logger = logging.getLogger(__name__)
 
 
 class DeviceLink:
-    """One direction between the device and the host pool.
+    """One direction between an engine's pages and the pools.
 
     Args:
         device: Whose stream it uses.
-        pool: uint8[pool_nbytes].
+        pools: uint8[pool_nbytes] of each pool that jobs name: the host's, and the device's own where there is one.
         memory: The caller's side of every open request; the engine's own mapping, read here.
         name: ``"load"`` or ``"store"``; names the stream's thread.
     """
 
-    def __init__(self, device: Device, pool: UInt8Array, memory: Mapping[RequestId, FarSide], name: str) -> None:
+    def __init__(
+        self, device: Device, pools: Mapping[TierName, UInt8Array], memory: Mapping[RequestId, FarSide], name: str
+    ) -> None:
         self._device = device
-        self._pool = pool
+        self._pools = pools
         self._memory = memory
         self._stream = device.new_stream(name)
         self._inflight: set[JobId] = set()
@@ -65,9 +67,10 @@ class DeviceLink:
         slots, positions = (job.src_locations, job.dst_locations) if load else (job.dst_locations, job.src_locations)
         block_ids = np.take(memory.block_ids, positions, axis=1)  # type: ignore[arg-type]
         copy = self._device.load if load else self._device.store
+        pool = self._pools[job.src if load else job.dst]
         begun = time.perf_counter()
         try:
-            events = copy(self._pool, slots, memory.kv, block_ids, self._stream, after=memory.after)  # type: ignore[arg-type]
+            events = copy(pool, slots, memory.kv, block_ids, self._stream, after=memory.after)  # type: ignore[arg-type]
         except TierstoreError as error:
             _logger.error("blocks not copied: %s", error)
             self._inflight.discard(job.job_id)

@@ -1,0 +1,216 @@
+"""Room in the device pool: copies of blocks in memory of the device, for hits that cross no link. Pure; under the lock.
+
+A third column of the directory beside host and SSD. Nothing is promised of a block in here: it comes as a copy of
+what a put has stored or a get has loaded, where the admission policy wants it, and leaves when another needs the
+slot. What only this pool holds is forgotten then: it is dropped, never written down, since whoever needed it longer
+has it in host memory or on SSD. Eviction happens at reservation, and a copy for which there is no slot is not made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierstore.control.directory import AGAIN
+from tierstore.control.entry import State
+from tierstore.control.slabs import SLAB_SLOTS_MIN, SLABS_MIN
+from tierstore.errors import ConfigError
+from tierstore.metrics import Metric
+from tierstore.policy.base import Offer
+from tierstore.types import TierName
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tierstore.control.directory import Directory
+    from tierstore.control.slabs import SlotAllocator
+    from tierstore.metrics import Metrics
+    from tierstore.policy.base import AdmissionPolicy, EvictionPolicy, NewPolicy
+    from tierstore.types import Int32Array
+
+__all__ = ["DevicePool", "DeviceRoom"]
+
+_DRAIN_BLOCKS = 512
+"""Blocks evicted from a draining slab in one step, to bound a lock hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePool:
+    """What a planner is given where there is a device pool.
+
+    Attributes:
+        slots: The pool, cut.
+        admission: Which blocks get a copy in it; `Offer.dst` says for which tier it is asked.
+    """
+
+    slots: SlotAllocator
+    admission: AdmissionPolicy
+
+
+class DeviceRoom:
+    """Slots on the device, and the blocks in them.
+
+    Args:
+        directory: Whose device columns it changes.
+        pool: The slots, and who may enter.
+        new_policy: Makes the eviction policy of one slot class.
+        metrics: Counted into.
+    """
+
+    def __init__(self, directory: Directory, pool: DevicePool, new_policy: NewPolicy, metrics: Metrics) -> None:
+        self._directory = directory
+        self._slots = pool.slots
+        self._admission = pool.admission
+        self._new_policy = new_policy
+        self._metrics = metrics
+        self._policies: list[EvictionPolicy] = []
+        self._slot_nbytes: dict[int, int] = {}
+        self._draining: tuple[int, int] | None = None  # slab, the class it leaves
+
+    def open_class(self, slot_nbytes: int) -> int:
+        """The class of a slot size; ConfigError where the pool cannot hold such slots."""
+        least_nbytes = SLAB_SLOTS_MIN * slot_nbytes
+        if least_nbytes > self._slots.slab_nbytes:
+            raise ConfigError(
+                f"a block needs a slot of {slot_nbytes} bytes, more than an eighth of a slab of the device pool; set "
+                f"[device] pool_size to at least {SLABS_MIN * least_nbytes} bytes, or to 0 for no device pool"
+            )
+        slot_class = self._slots.open_class(slot_nbytes)
+        self._slot_nbytes[slot_class] = slot_nbytes
+        while len(self._policies) <= slot_class:
+            self._policies.append(self._new_policy(self._directory.capacity, self._directory.facts))
+        return slot_class
+
+    def admits(self, entries: Int32Array, block_nbytes: int) -> NDArray[np.bool_]:
+        """Which of the distinct blocks, READY in host memory, should get a copy and have none."""
+        directory = self._directory
+        again = directory.flags[entries] & AGAIN > 0
+        hits = directory.hits[entries].astype(np.int32)
+        offer = Offer(entries, hits, again, leaving=False, dst=TierName.DEVICE_POOL, block_nbytes=block_nbytes)
+        wanted: NDArray[np.bool_] = np.array(self._admission.admit(offer), np.bool_)
+        wanted &= directory.device.state[entries] == State.ABSENT
+        return wanted
+
+    def take(self, slot_class: int, count: int) -> Int32Array:
+        """Up to `count` slots, evicting where none are free: int32[k] pool pages, k <= count."""
+        self._drain()
+        pages = self._slots.take(slot_class, count)
+        short = count - len(pages)
+        if not short:
+            return pages
+        idle = self._slots.idle_slab(slot_class)
+        if idle >= 0:
+            self._slots.begin_drain(idle, slot_class)
+            return np.concatenate([pages, self.take(slot_class, short)])
+        policy = self._policies[slot_class]
+        victims = policy.victims(min(short, policy.num_evictable))
+        assert victims is not None
+        if len(victims):
+            self._evict(slot_class, victims)
+            pages = np.concatenate([pages, self._slots.take(slot_class, short)])
+        self._begin_drain(slot_class)
+        return pages
+
+    def occupy(self, entries: Int32Array, pages: Int32Array) -> None:
+        """ABSENT → FILLING, in slots just taken."""
+        self._directory.device.reserve(entries)
+        self._directory.device_page[entries] = pages
+
+    def filled(self, slot_class: int, entries: Int32Array, *, good: Int32Array) -> None:
+        """A copy has ended: of its entries those that are `good` are READY, used tail first, the others given up."""
+        device = self._directory.device
+        gone = device.state[entries] == State.GONE
+        arrived = good[device.state[good] == State.FILLING]
+        device.filled(arrived)
+        self._policies[slot_class].insert(arrived[::-1])
+        lost = entries[device.state[entries] == State.FILLING]
+        device.failed(lost)
+        self._free(slot_class, lost)
+        self.unpin(slot_class, entries[gone])
+
+    def pin(self, slot_class: int, entries: Int32Array) -> None:
+        """Shield READY blocks from eviction for one request."""
+        self._directory.device.pin(entries)
+        self._policies[slot_class].set_evictable(entries, False)
+
+    def unpin(self, slot_class: int, entries: Int32Array) -> None:
+        """Undo one `pin`, or end the copy of a block that is GONE."""
+        loose, gone = self._directory.device.unpin(entries)
+        if len(loose):
+            self._policies[slot_class].set_evictable(loose, True)
+        self._free(slot_class, gone)
+
+    def touch(self, slot_class: int, entries: Int32Array) -> None:
+        """READY blocks of a prefix were used, tail first; others are passed over."""
+        ready = entries[self._directory.device.state[entries] == State.READY]
+        self._policies[slot_class].touch(ready[::-1])
+
+    def discard(self, slot_class: int, entries: Int32Array) -> None:
+        """Drop blocks in any state (delete, clear). The caller detaches those that become GONE, and releases all."""
+        device = self._directory.device
+        held = entries[device.state[entries] == State.READY]
+        if len(held):
+            self._policies[slot_class].remove(held)
+        freed, _gone = device.discard(entries)
+        self._slots.give_back(slot_class, self._directory.device_page[freed])
+
+    @property
+    def used_nbytes(self) -> int:
+        """Bytes of slots in use."""
+        return sum(self._slots.used(slot_class) * nbytes for slot_class, nbytes in self._slot_nbytes.items())
+
+    def _evict(self, slot_class: int, entries: Int32Array) -> None:
+        self._policies[slot_class].remove(entries)
+        self._directory.device.evict(entries)
+        self._metrics.add(Metric.EVICTED_BLOCKS, len(entries), TierName.DEVICE_POOL)
+        awaited = entries[self._directory.next_use[entries] > 0]
+        if len(awaited):
+            self._directory.window.evicted(awaited)
+        self._free(slot_class, entries)
+
+    def _free(self, slot_class: int, entries: Int32Array) -> None:
+        if len(entries):
+            self._slots.give_back(slot_class, self._directory.device_page[entries])
+            self._directory.release(entries)
+
+    def _begin_drain(self, slot_class: int) -> None:
+        """Take a slab from the class that has the most, where it can spare one and has more than this class."""
+        if self._draining is not None:
+            return
+        donor = max(self._slot_nbytes, key=self._slots.num_slabs)
+        if self._slots.num_slabs(donor) > 1 + self._slots.num_slabs(slot_class):
+            first = self._policies[donor].victims(1)
+            if first is not None:
+                slab = int(self._slots.slab_of(self._directory.device_page[first])[0])
+                self._slots.begin_drain(slab, slot_class)
+                self._draining = (slab, donor)
+
+    def _drain(self) -> None:
+        """Evict a bounded number of unpinned blocks from the draining slab; ends when its last slot is back."""
+        if self._draining is None:
+            return
+        slab, donor = self._draining
+        if slab in self._slots.draining:
+            device, pages = self._directory.device, self._directory.device_page
+            held = (device.state[: self._directory.high_water] == State.READY).nonzero()[0].astype(np.int32)
+            own = held[(self._slots.slab_of(pages[held]) == slab) & (device.pins[held] == 0)]
+            if len(own):
+                self._evict(donor, own[:_DRAIN_BLOCKS])
+        if slab not in self._slots.draining:
+            self._draining = None
+
+    def check(self) -> None:
+        """Assert that slots, states and policies agree."""
+        directory = self._directory
+        self._slots.check()
+        span = slice(0, directory.high_water)
+        state = directory.device.state[span]
+        used = (state != State.ABSENT).nonzero()[0]
+        assert len(np.unique(directory.device_page[used])) == len(used), "two blocks in one slot of the device pool"
+        num_used = sum(self._slots.used(slot_class) for slot_class in range(len(self._policies)))
+        assert num_used == len(used), f"{num_used} slots of the device pool are taken, {len(used)} blocks are in them"
+        loose = np.count_nonzero((state == State.READY) & (directory.device.pins[span] == 0))
+        claimed = sum(policy.num_evictable for policy in self._policies)
+        assert claimed == loose, f"policies of the device pool offer {claimed} blocks, {loose} are READY and unpinned"
