@@ -1,17 +1,19 @@
 """Between gRPC and the calls: who calls, in which session, within which limits; and what an error becomes.
 
 Called by the server, which registers what is made here. Every call passes through, so that no room behind it can
-forget to ask.
+forget to ask. Messages are written, not yielded: gRPC leaves a generator open when a client goes away between two of
+them, and with it whatever it holds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING
 
 import grpc
+from grpc import aio
 
 import tierstore
 from tierstore.errors import IdentityError, LimitError, TierstoreError, UnavailableError, VersionError
@@ -75,13 +77,16 @@ class Dispatcher:
 
         return answer
 
-    async def _get(self, request: pb.GetRequest, context: Context) -> AsyncIterator[bytes | pb.GetResponse]:
+    async def _get(self, request: pb.GetRequest, context: Context) -> None:
         try:
             with self._admitted(request, context) as session:
-                async for message in self._rooms.streams.get(session, request):
-                    yield message
+                async with aclosing(self._rooms.streams.get(session, request)) as messages:
+                    async for message in messages:
+                        await context.write(message)
         except TierstoreError as error:
             await _abort(context, error)
+        except aio.InternalError:
+            _logger.debug("a client went away in the middle of a get")
 
     async def _put(self, requests: AsyncIterator[pb.PutRequest | Data], context: Context) -> object:
         try:
@@ -94,9 +99,7 @@ class Dispatcher:
         except TierstoreError as error:
             return await _abort(context, error)
 
-    async def _open_session(
-        self, requests: AsyncIterator[pb.OpenSessionRequest], context: Context
-    ) -> AsyncIterator[pb.OpenSessionResponse]:
+    async def _open_session(self, requests: AsyncIterator[pb.OpenSessionRequest], context: Context) -> None:
         sessions = self._rooms.sessions
         try:
             principal = self._principal(context)
@@ -104,12 +107,15 @@ class Dispatcher:
             session = sessions.open(principal, hello.client_name[:_NAME_CHARACTERS])
         except TierstoreError as error:
             await _abort(context, error)
+            return
         _logger.info("session opened by %s (%s)", principal.name, session.name)
         leaving = asyncio.create_task(_left(requests, session))
         try:
-            yield pb.OpenSessionResponse(opened=self._opened(session))
+            await context.write(pb.OpenSessionResponse(opened=self._opened(session)))
             while (notice := await session.notices.get()) is not None:
-                yield pb.OpenSessionResponse(notice=notice)
+                await context.write(pb.OpenSessionResponse(notice=notice))
+        except aio.InternalError:
+            _logger.debug("a client went away")
         finally:
             leaving.cancel()
             sessions.close(session)

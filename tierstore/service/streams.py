@@ -25,7 +25,7 @@ from tierstore.transfer.future import TransferResult
 from tierstore.types import HASH_NBYTES, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
     from tierstore.handle import NamespaceHandle
     from tierstore.service.sessions import Session
@@ -62,7 +62,7 @@ class Streams:
         self._store = store
         self._workers = workers
 
-    async def get(self, session: Session, request: pb.GetRequest) -> AsyncIterator[bytes | pb.GetResponse]:
+    async def get(self, session: Session, request: pb.GetRequest) -> AsyncGenerator[bytes | pb.GetResponse]:
         """Messages of data, then the result."""
         handle = session.namespaces.find(request.scope.namespace_handle)
         hashes = convert.to_hashes(request.hashes)
