@@ -26,14 +26,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bench.torture.knowledge import Fault
-from bench.torture.lives import Verdict, torture
+from bench.torture.lives import Finding, Verdict, torture
 from bench.torture.plans import KINDS, LIVES_PER_WORLD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _FINDINGS_MAX = 20
-"""Findings that are shown."""
+"""Findings of one world that are shown."""
 
 
 def schedule(lives: int, kinds: Sequence[str]) -> list[tuple[str, range]]:
@@ -81,14 +81,14 @@ def as_json(verdict: Verdict, seed: int, seconds: float) -> dict[str, object]:
     }
 
 
-def show_findings(verdict: Verdict, seed: int, console: Console) -> None:
+def show_findings(findings: Sequence[Finding], seed: int, console: Console) -> None:
     """What went wrong, and how to live that life again."""
-    for finding in verdict.findings[:_FINDINGS_MAX]:
+    for finding in findings[:_FINDINGS_MAX]:
         console.print(f"[red]{finding.fault}[/] in life {finding.life} of {finding.kind}; again:", highlight=False)
         console.print(f"  python -m bench.torture --seed {seed} --kind {finding.kind} --life {finding.life}")
         console.print(f"  {finding.text}", markup=False, highlight=False)
-    if len(verdict.findings) > _FINDINGS_MAX:
-        console.print(f"and {len(verdict.findings) - _FINDINGS_MAX} more")
+    if len(findings) > _FINDINGS_MAX:
+        console.print(f"and {len(findings) - _FINDINGS_MAX} more")
 
 
 @click.command(help=__doc__)
@@ -113,7 +113,7 @@ def main(
     console = Console(stderr=True)
     names = kinds or tuple(KINDS)
     worlds = schedule(num_lives, names) if only is None else [(kind, range(only, only + 1)) for kind in names]
-    verdict, begun = Verdict(), time.perf_counter()
+    verdict, begun, num_shown = Verdict(), time.perf_counter(), 0
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         console=console, auto_refresh=False,  # lives fork: no thread but this one
@@ -126,8 +126,10 @@ def main(
                 break
             for _ in torture(kind, lives, seed=seed, verdict=verdict, folder=folder):
                 bar.update(task, advance=1, description=kind, refresh=console.is_terminal)
+            show_findings(verdict.findings[num_shown:], seed, console)
+            num_shown = len(verdict.findings)
     seconds = time.perf_counter() - begun
-    show_findings(verdict, seed, console)
+    show_findings(verdict.findings[num_shown:], seed, console)
     console.print(as_table(verdict, seconds))
     if json_path == "-":
         print(json.dumps(as_json(verdict, seed, seconds)))
