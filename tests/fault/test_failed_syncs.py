@@ -11,6 +11,7 @@ import pytest
 
 from tests.payload import TIMEOUT_SECONDS, block_hash, get, namespace, num_pins, quiet, rows, small_store
 from tests.volume import told
+from tierstore.errors import DiskError
 from tierstore.store import NamespaceHandle, Store
 from tierstore.testing.sim_disk import SimDisk
 from tierstore.types import Outcome
@@ -156,3 +157,16 @@ def test_a_delete_repeated_after_a_failed_sync_lasts(disk: SimDisk) -> None:
         assert handle.delete([block_hash(0)]).result(TIMEOUT_SECONDS).outcomes == [IO_ERROR]
     assert handle.delete([block_hash(0)]).result(TIMEOUT_SECONDS).outcomes == [MISS]
     assert after_power_loss(disk, range(3)) == [MISS, OK, OK]
+
+
+def test_a_durable_put_behind_a_clear_that_failed_lasts(disk: SimDisk) -> None:
+    store = small_store(disk)
+    handle = store.namespace(namespace())
+    disk.fail_call(1, errno=0, only="rename")  # the next epoch is written down, and reported as failed
+    disk.fail_call(2, errno=errno.EIO, only="rename")  # nor can the one be put back that this run goes on with
+    with pytest.raises(DiskError):
+        handle.clear()
+    outcomes = put(handle, range(3))
+    found = after_power_loss(disk, range(3))
+    assert found == [OK] * 3 or OK not in outcomes
+    assert outcomes == [OK] * 3

@@ -140,6 +140,9 @@ def test_names_are_synced_before_a_call_returns(disk: PosixDisk, root: Path, mon
     disk.rename("c/moved", "c/again")
     disk.remove("c/again")
     assert synced == ["c", "a/b", "c", "c"]
+    with pytest.raises(DiskError, match="ENOENT"):
+        disk.remove("c/again")  # as after a call that had removed it and could not sync
+    assert synced == ["c", "a/b", "c", "c", "c"]
 
 
 def test_a_create_without_space_leaves_neither_file_nor_descriptor(

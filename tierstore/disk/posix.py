@@ -111,12 +111,14 @@ class PosixDisk:
                 os.fsync(src_folder)
 
     def remove(self, path: str) -> None:
-        """Unlink a file, then sync its folder. Blocks."""
+        """Unlink a file, then sync its folder, also where the file has gone: in a call that could not sync. Blocks."""
         *folders, name = path_parts("remove", path)
         self._check_writable("remove", path)
         with seam("remove", self._full(path)), self._folder(folders) as folder:
-            os.unlink(name, dir_fd=folder)
-            os.fsync(folder)
+            try:
+                os.unlink(name, dir_fd=folder)
+            finally:
+                os.fsync(folder)
 
     def look(self, path: str) -> Folder:
         """List a folder; names that vanish meanwhile are left out, links are listed as files. Blocks."""

@@ -2,12 +2,13 @@
 
 Opened by whoever owns an SSD folder before its tier, and closed after it. Every change is durable before
 the call that made it returns. It refuses a folder it does not understand and leaves that as it was. For
-one thread at a time.
+one thread at a time; `stands` may be asked on another.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -51,6 +52,8 @@ class Manifest:
         self._disk = disk
         self._lock = lock
         self._content = content
+        self._saving = threading.Lock()
+        self._unsure = False
 
     @classmethod
     def open(cls, disk: Disk) -> Manifest:
@@ -107,7 +110,7 @@ class Manifest:
 
         Raises:
             DiskError: It could not be written. The epoch goes on; only where the disk refuses twice, as the new name
-                may hold all the same, it may be over in the next run.
+                may hold all the same, it may be over in the next run, unless `stands` is asked before.
         """
         known = self._content["namespaces"][fingerprint.hex()]
         self._put(fingerprint.hex(), NamespaceContent(epoch=known["epoch"] + 1, identity=known["identity"]))
@@ -116,10 +119,17 @@ class Manifest:
     def stands(self) -> bool:
         """Whether the folder is still this owner's: its LOCK is the one that was claimed. Blocks for one look.
 
+        Where the manifest may not say what this run goes on with, because a call has failed, it is written again.
+
         Raises:
-            DiskError: The disk does not say.
+            DiskError: The disk does not say, or the manifest cannot be written.
         """
-        return self._lock.stands()
+        stands = self._lock.stands()
+        with self._saving:
+            if stands and self._unsure:
+                _save(self._disk, self._content)
+                self._unsure = False
+        return stands
 
     def close(self) -> None:
         """Give the folder up."""
@@ -129,13 +139,16 @@ class Manifest:
         content = ManifestContent(
             format=FORMAT_VERSION, uuid=self.store_uuid, namespaces={**self._content["namespaces"], name: entry}
         )
-        try:
-            _save(self._disk, content)
-        except DiskError:
-            with suppress(DiskError):  # it may have taken effect all the same: put back what this run goes on with
-                _save(self._disk, self._content)
-            raise
-        self._content = content
+        with self._saving:
+            try:
+                _save(self._disk, content)
+            except DiskError:
+                self._unsure = True  # it may have taken effect all the same: put back what this run goes on with
+                with suppress(DiskError):
+                    _save(self._disk, self._content)
+                    self._unsure = False
+                raise
+            self._content, self._unsure = content, False
 
 
 class ManifestView:

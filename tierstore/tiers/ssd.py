@@ -270,7 +270,7 @@ class SsdTier:
                 self._owned = False
                 _logger.error(_NOT_OWNED)
         except DiskError as error:
-            _logger.warning("not known whether the SSD folder is still this store's: %s", error)
+            _logger.warning("nothing is written to the SSD folder before the disk is well: %s", error)
             return False
         return self._owned
 
