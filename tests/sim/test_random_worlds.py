@@ -25,7 +25,7 @@ from tierstore.testing.sim_link import SimLink
 from tierstore.transfer import engine, scheduling
 from tierstore.transfer.base import num_outcomes
 from tierstore.transfer.future import Transfer
-from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Job, Outcome, Presence, TierName
+from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Job, Outcome, Presence, SyncJob, TierName
 
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
@@ -202,7 +202,10 @@ class RandomWorld:
             sick = self.random.random() < 0.1  # one write that fails turns all of them off for a while
             failures = [*(failures if sick else ()), Outcome.REJECTED]
         fails = [self.random.random() < 0.07 for _ in range(num_outcomes(job))]
-        link.end(job, [self.random.choice(failures) if failed else Outcome.OK for failed in fails])
+        outcomes = [self.random.choice(failures) if failed else Outcome.OK for failed in fails]
+        files = list(self.world.bytes.file_nbytes)
+        failed_sync = isinstance(job, SyncJob) and outcomes != [Outcome.OK] and files
+        link.end(job, outcomes, in_doubt=(self.random.choice(files),) if failed_sync else ())
 
 
 @pytest.fixture(autouse=True)
