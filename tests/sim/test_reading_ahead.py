@@ -47,6 +47,18 @@ def test_what_waits_on_ssd_is_read_in_the_order_of_the_queue() -> None:
     assert world.metrics.value(Metric.PREFETCHED_BLOCKS, "useful") == 8
 
 
+def test_a_link_that_is_full_is_not_asked_again_until_something_else_has_ended() -> None:
+    world = EngineWorld(limits=Limits(prefetch_inflight_nbytes_max=4 * PAGE_NBYTES))
+    world.keep_on_ssd(A)
+    world.read.capacity = 0
+    world.hint([(0, A)])
+    assert world.num_in_host(A) == 0
+    world.check_idle()
+    world.read.capacity = 8
+    world.keep_in_host(chain("else", 1))
+    assert world.num_in_host(A) > 0
+
+
 def test_reading_ahead_evicts_what_nobody_waits_for_however_warm_it_is() -> None:
     world = EngineWorld()
     world.keep_on_ssd(A)

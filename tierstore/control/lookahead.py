@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tierstore.control.entry import State
 from tierstore.control.mind import NO_REQUEST
-from tierstore.control.requests import UNASKED, new_request
+from tierstore.control.requests import Unasked, new_request
 from tierstore.errors import RankError
 from tierstore.metrics import Metric
-from tierstore.types import Priority
+from tierstore.types import Outcome, Priority
 
 if TYPE_CHECKING:
+    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
-    from tierstore.control.requests import Life
+    from tierstore.control.requests import Life, Request
     from tierstore.control.window import Hint
-    from tierstore.types import Plan, UInt8Array
+    from tierstore.types import Int64Array, Plan, UInt8Array
 
     Waiting: TypeAlias = tuple[int, UInt8Array]
     """The rank of a waiting request, and uint8[n, 32] hashes."""
@@ -64,6 +65,21 @@ class _Session:
     waiting: dict[int, list[Hint]] = field(default_factory=dict)
 
 
+class _ReadingAhead(Unasked):
+    """The story of hints. What came is kept by the window; what did not is read when it is asked for, or later.
+
+    Attributes:
+        refused: Whether the link had no room for the read that has just ended.
+    """
+
+    refused = False
+
+    def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
+        """See above."""
+        assert record.outcomes is not None
+        self.refused = bool(record.outcomes[0] == Outcome.REJECTED)
+
+
 class Lookahead:
     """The queues of all sessions, as one."""
 
@@ -75,7 +91,7 @@ class Lookahead:
         self._turn_now = 0
         self._waiting_nbytes = 0
         self._leaving: deque[Hint] = deque()
-        self._refused = False
+        self._reading = _ReadingAhead()
 
     def gauge(self) -> None:
         """Bring the gauges up to date."""
@@ -125,7 +141,7 @@ class Lookahead:
         mind = self._mind
         fits = min(len(hashes), self._window.room)
         mind.metrics.add(Metric.UNHINTED_BLOCKS, len(hashes) - fits)
-        request = new_request(NO_REQUEST, UNASKED, life, hashes[:fits], priority=Priority.PREFETCH)
+        request = new_request(NO_REQUEST, self._reading, life, hashes[:fits], priority=Priority.PREFETCH)
         entries = mind.directory.find(life.number, request.keys)
         hint, fresh = self._window.add(request, session.last_turn, entries, hints[-1] if hints else None)
         hints.append(hint)
@@ -174,7 +190,7 @@ class Lookahead:
     def pump(self, plan: Plan) -> None:
         """Read ahead in the order of the queue until budget, slots or the requests within reach are used up."""
         mind = self._mind
-        refused, self._refused = self._refused, False
+        refused, self._reading.refused = self._reading.refused, False
         if mind.ssd is None or refused:  # a link that is full would only refuse again
             return
         while (hint := self._window.nearest()) is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
     from tierstore.types import Generation, Int32Array, Int64Array, Plan, Priority, UInt8Array, UInt64Array
 
-__all__ = ["FAR", "UNASKED", "Life", "Request", "RequestTable", "Story", "new_request"]
+__all__ = ["FAR", "UNASKED", "Life", "Request", "RequestTable", "Story", "Unasked", "new_request"]
 
 FAR = frozenset((TierName.DEVICE, TierName.BORROWER))
 """Where the caller's memory may be, on the other side of the host pool."""
