@@ -36,6 +36,7 @@ ELSEWHERE = {
     "bench.replay": "takes minutes, and times nothing; tests/replay replays the same traces",
     "bench.soak": "tests/e2e/test_growth.py runs it",
     "bench.torture": "tests/crash runs it",
+    "bench.vllm_ttft": "needs vLLM, which may have an environment of its own; tests/vllm runs it there",
     "bench.versus_lmcache": "installs LMCache; its worker and its page are tested below",
 }
 """Commands that are not in `SMALL`, and why."""

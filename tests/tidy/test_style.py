@@ -35,8 +35,8 @@ FORBIDDEN_WORDS = {
 }
 """Words that say nothing, and abbreviations; kv, ssd, nbytes, src, dst and fp are the only ones in use."""
 
-FOREIGN_NAMES = {"ctx", "tmp_path", "tmp_path_factory"}
-"""Parameters whose names are click's and pytest's."""
+FOREIGN_NAMES = {"ctx", "engine_idx", "tmp_path", "tmp_path_factory"}
+"""Parameters whose names are click's, pytest's and vLLM's."""
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("threads", "tierstore/aio.py:asyncio.to_thread"): "verbs that wait for a disk borrow the loop's own executor",

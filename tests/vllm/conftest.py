@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.vllm.engines import interpreter
+from tests.vllm.engines import Nursery, interpreter
 
 
 @pytest.fixture(scope="session")
-def python() -> str:
-    """An interpreter that has vLLM."""
-    found = interpreter()
-    if found is None:
+def nursery() -> Iterator[Nursery]:
+    """Whose forks become engines."""
+    python = interpreter()
+    if python is None:
         pytest.skip(
             "needs vLLM: set PYTHON_WITH_VLLM to the interpreter of an environment that has it; see docs/vllm.md"
         )
-    return found
+    nursery = Nursery(python)
+    yield nursery
+    nursery.close()
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,15 @@ python -m tests.vllm.engine_process READ_DESCRIPTOR WRITE_DESCRIPTOR
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import signal
+import socket
 import sys
-from collections.abc import Callable
-from typing import Any, TextIO
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from tests.vllm.models import write_model
 from tierstore.errors import TierstoreError
@@ -58,6 +62,109 @@ class Engine:
             answers.append({"tokens": tokens, "logprobs": logprobs})
         return answers
 
+    def first_token(self, *, prompt: list[int]) -> dict[str, object]:
+        """The first token of an answer, and how long it took."""
+        import time
+
+        begun = time.perf_counter()
+        (answer,) = self.generate(prompts=[prompt], max_tokens=1)
+        return {"seconds": time.perf_counter() - begun, **answer}
+
+    def abort(self, *, prompt: list[int], steps: int) -> int:
+        """Begin a request, give it up after so many steps, and step until all is quiet; returns blocks still held."""
+        from vllm import SamplingParams
+
+        engine, pool = self._llm.llm_engine, self._scheduler.kv_cache_manager.block_pool
+        sampling = SamplingParams(temperature=0.0, max_tokens=64, detokenize=False, ignore_eos=True)
+        (request_id,) = [engine.add_request("given up", {"prompt_token_ids": prompt}, sampling)]
+        for _step in range(steps):
+            engine.step()
+        engine.abort_request([request_id], internal=True)
+        for _step in range(10_000):
+            if not self._scheduler.has_requests():
+                break
+            self._llm.llm_engine.engine_core.get_output()
+        return int(pool.num_gpu_blocks - 1 - pool.get_num_free_blocks())
+
+    def poison(self, *, prompt: list[int]) -> int:
+        """Replace the kept blocks of a prompt by others, whole and under a valid checksum; returns how many."""
+        import numpy as np
+
+        half = self._scheduler.connector.scheduler
+        handle = half._handle
+        request = self._request(prompt)
+        keys = list(request.block_hashes)
+        handle.delete(keys).result()
+        wrong = np.full((len(keys), handle.namespace.layout.block_nbytes), 0x3C, np.uint8)
+        return int(handle.put(keys, wrong).result().leading)
+
+    def _request(self, prompt: list[int]) -> Any:
+        from vllm import SamplingParams
+        from vllm.v1.request import Request
+
+        return Request(
+            request_id="of a test",
+            prompt_token_ids=prompt,
+            sampling_params=SamplingParams(max_tokens=1),
+            pooling_params=None,
+            block_hasher=self._llm.llm_engine.engine_core.engine_core.request_block_hasher,
+        )
+
+    def match_seconds(self, *, tokens: int, indexed: int, rounds: int) -> list[float]:
+        """How long the scheduler waits for an answer about a prompt, with so many other blocks known to the store."""
+        import time
+
+        import numpy as np
+
+        half = self._scheduler.connector.scheduler
+        handle, request = half._handle, self._request([3 + token % 500 for token in range(tokens)])
+        others = np.random.default_rng(0).integers(0, 256, (indexed, 32), dtype=np.uint8)
+        nbytes = handle.namespace.layout.block_nbytes
+        for first in range(0, indexed, 4096):
+            part = others[first : first + 4096]
+            handle.put(part, np.zeros((len(part), nbytes), np.uint8)).result()
+        handle.put(list(request.block_hashes), np.zeros((len(request.block_hashes), nbytes), np.uint8)).result()
+        half.add_request(request)
+        seconds = []
+        for _round in range(rounds):
+            begun = time.perf_counter()
+            found, _ = half.match(request, 0)
+            seconds.append(time.perf_counter() - begun)
+            assert found == tokens, f"{found} of {tokens} tokens are promised"
+        half.remove_request(request, ([],))
+        return seconds
+
+    def counts(self) -> dict[str, float]:
+        """The connector's own counters, as vLLM exports them."""
+        return {
+            metric.name.removeprefix("vllm:tierstore_"): float(metric.value)
+            for metric in self._llm.get_metrics()
+            if metric.name.startswith("vllm:tierstore_")
+        }
+
+    def interface(self) -> dict[str, dict[str, list[str]]]:
+        """Parameters of the public methods of vLLM's base classes, and of those that the connector overrides."""
+        import inspect
+
+        from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, SupportsHMA
+
+        from tierstore.connectors.vllm import TierStoreConnector
+
+        def methods(kind: type, names: Iterable[str]) -> dict[str, list[str]]:
+            found = {name: inspect.getattr_static(kind, name) for name in names if not name.startswith("_")}
+            functions = {name: getattr(value, "__func__", value) for name, value in found.items()}
+            return {
+                name: list(inspect.signature(value).parameters) for name, value in functions.items() if callable(value)
+            }
+
+        bases = vars(KVConnectorBase_V1) | vars(SupportsHMA)
+        return {
+            "base": methods(TierStoreConnector.__mro__[1], vars(KVConnectorBase_V1))
+            | methods(SupportsHMA, vars(SupportsHMA)),
+            "own": methods(TierStoreConnector, vars(TierStoreConnector)),
+            "abstract": {name: [] for name, value in bases.items() if getattr(value, "__isabstractmethod__", False)},
+        }
+
     def reset(self) -> bool:
         """Forget the engine's own prefix cache."""
         return bool(self._llm.reset_prefix_cache())
@@ -69,6 +176,10 @@ class Engine:
             "local": int(values["vllm:prefix_cache_hits"]),
             "external": int(values["vllm:external_prefix_cache_hits"]),
         }
+
+    def preemptions(self) -> int:
+        """How often requests have been preempted."""
+        return sum(int(metric.value) for metric in self._llm.get_metrics() if metric.name == "vllm:num_preemptions")
 
     def free_blocks(self) -> int:
         """Blocks of the engine that nobody holds."""
@@ -86,16 +197,34 @@ def answer(engine: Engine, line: str) -> dict[str, object]:
     try:
         return {"result": method(**asked)}
     except (TierstoreError, ValueError, RuntimeError) as error:  # the other side raises it; what else comes ends this
+        traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def main(asked: TextIO, answers: TextIO) -> None:
-    """Answer until the other side closes."""
-    engine = Engine()
-    for line in asked:
-        print(json.dumps(answer(engine, line)), file=answers, flush=True)
+def serve(connection: socket.socket) -> None:
+    """Be one engine: say who that is, then answer until the other side closes."""
+    with connection.makefile("r") as asked, connection.makefile("w") as answers:
+        print(os.getpid(), file=answers, flush=True)
+        engine = Engine()
+        for line in asked:
+            print(json.dumps(answer(engine, line)), file=answers, flush=True)
+
+
+def main(listener: socket.socket) -> None:
+    """Serve each connection in a fork, for ever."""
+    importlib.import_module("vllm.entrypoints.llm")
+    importlib.import_module("vllm.v1.engine.llm_engine")
+    importlib.import_module("vllm.model_executor.models.llama")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listener.close()
+            serve(connection)
+            return
+        connection.close()
 
 
 if __name__ == "__main__":
-    with os.fdopen(int(sys.argv[1]), "r") as reading, os.fdopen(int(sys.argv[2]), "w") as writing:
-        main(reading, writing)
+    main(socket.socket(fileno=int(sys.argv[1])))

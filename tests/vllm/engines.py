@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["Answer", "EngineError", "EngineProcess", "interpreter", "prompt", "running"]
+__all__ = ["Answer", "EngineError", "EngineProcess", "Nursery", "interpreter", "prompt", "running"]
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = "PYTHON_WITH_VLLM"
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -53,23 +57,44 @@ class Answer:
     logprobs: tuple[str, ...]
 
 
+class Nursery:
+    """The process that has imported vLLM, whose forks become engines."""
+
+    def __init__(self, python: str) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._path = f"{self._folder.name}/engines"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self._path)
+            listener.listen()
+            self._process = subprocess.Popen(
+                [python, "-m", "tests.vllm.engine_process", str(listener.fileno())],
+                pass_fds=(listener.fileno(),),
+                cwd=ROOT,
+                env=environment | ENVIRONMENT,
+            )
+
+    def connect(self) -> socket.socket:
+        """The line to a new engine."""
+        line = socket.socket(socket.AF_UNIX)
+        line.connect(self._path)
+        return line
+
+    def close(self) -> None:
+        """End it; its forks go on."""
+        self._process.terminate()
+        self._process.wait()
+        self._folder.cleanup()
+
+
 class EngineProcess:
     """One engine. Every call blocks until it is answered."""
 
-    def __init__(self, python: str, **variables: str) -> None:
-        asked, own_end = os.pipe()
-        answer_end, answers = os.pipe()
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-        self._process = subprocess.Popen(
-            [python, "-m", "tests.vllm.engine_process", str(asked), str(answers)],
-            pass_fds=(asked, answers),
-            cwd=ROOT,
-            env=environment | ENVIRONMENT | variables,
-        )
-        os.close(asked)
-        os.close(answers)
-        self._asking: IO[str] = os.fdopen(own_end, "w")
-        self._answers: IO[str] = os.fdopen(answer_end)
+    def __init__(self, nursery: Nursery) -> None:
+        self._line = nursery.connect()
+        self._asking: IO[str] = self._line.makefile("w")
+        self._answers: IO[str] = self._line.makefile("r")
+        self.pid = int(self._answers.readline())
         self._hits = {"local": 0, "external": 0}
 
     def ask(self, do: str, **keywords: object) -> object:
@@ -80,7 +105,7 @@ class EngineProcess:
             raise EngineError("the engine's process has ended") from error
         line = self._answers.readline()
         if not line:
-            raise EngineError(f"the engine's process has ended with {self._process.wait()}")
+            raise EngineError("the engine's process has ended")
         answer: dict[str, object] = json.loads(line)
         if "error" in answer:
             raise EngineError(answer["error"])
@@ -105,21 +130,26 @@ class EngineProcess:
 
     def kill(self) -> None:
         """End it as a crash would."""
-        self._process.kill()
-        self.close()
+        os.kill(self.pid, signal.SIGKILL)
+        self._hang_up()
 
-    def close(self) -> int:
-        """Let it end, and return its exit code."""
-        for end in (self._asking, self._answers):
-            if not end.closed:
-                end.close()
-        return self._process.wait(timeout=120)
+    def close(self) -> None:
+        """Let it end, and wait for that."""
+        self._line.shutdown(socket.SHUT_WR)
+        self._answers.read()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        with suppress(BrokenPipeError):
+            self._asking.close()
+        self._answers.close()
+        self._line.close()
 
 
 @contextmanager
-def running(python: str, *, variables: dict[str, str] | None = None, **options: Any) -> Iterator[EngineProcess]:
+def running(nursery: Nursery, **options: Any) -> Iterator[EngineProcess]:
     """An engine that has started, and ends with the block."""
-    engine = EngineProcess(python, **(variables or {}))
+    engine = EngineProcess(nursery)
     with ExitStack() as undo:
         undo.callback(engine.kill)
         engine.ask("start", **options)

@@ -1,14 +1,15 @@
 """tierstore in vLLM: name this module as `kv_connector_module_path`, and `TierStoreConnector` as `kv_connector`.
 
-Read docs/vllm.md to use it. vLLM imports this in its front end too, so that everything is loaded on first use; and
-the version of vLLM is checked before any of its modules is touched.
+Read docs/vllm.md to use it. vLLM imports this in its front end too, so everything is loaded on first use, after a look
+at the version of vLLM.
 
     connector    what vLLM calls; hands each call to one of its two halves
-    scheduler    the half in the scheduler: what to load, what to wait for, what to save
+    scheduler    the half in the scheduler: what to load, what to wait for, what to save; with it waiting, patience,
+                 saves and adapters
     worker       the half in a worker: binds the cache, starts copies, reports how they ended
     seat         where the halves of one engine find their store
     pages        which bytes of the engine's cache are which bytes of a block
-    identity     what goes into a namespace, and the keys of blocks in it
+    identity     what goes into a namespace; with it weights
     options      `kv_connector_extra_config`, checked
 """
 
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["TierStoreConnector"]
 
-check_version()
-
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'tierstore.connectors.vllm' has no attribute {name!r}")
+    check_version()
     value: object = getattr(importlib.import_module("tierstore.connectors.vllm.connector"), name)
     globals()[name] = value
     return value

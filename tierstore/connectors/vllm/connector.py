@@ -14,12 +14,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
     SupportsHMA,
 )
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from tierstore.connectors.vllm import identity, pages
 from tierstore.connectors.vllm.jobs import StepJobs, StepReport, WorkerCache
 from tierstore.connectors.vllm.options import Options
 from tierstore.connectors.vllm.scheduler import SchedulerHalf
 from tierstore.connectors.vllm.seat import Seat
+from tierstore.connectors.vllm.stats import PrometheusCounts, StepCounts
 from tierstore.connectors.vllm.worker import WorkerHalf
 from tierstore.errors import ConfigError
 from tierstore.store import Store
@@ -89,12 +92,16 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Wait until a layer's blocks are there, where loads are layer by layer."""
+        if self._jobs.layerwise:
+            self.worker.wait_for_layer(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
         """Nothing: a step's blocks are saved together, once it has been computed."""
 
     def wait_for_save(self) -> None:
-        """Start saving; waits for nothing."""
+        """Start saving; waits for nothing but the end of loads that this step has used layer by layer."""
+        if self._jobs.layerwise:
+            self.worker.end_layerwise_loads()
         self.worker.start_saves(self._jobs)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
@@ -159,6 +166,31 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Whether blocks come free soon, so that nobody need be preempted."""
         return self.scheduler.saving
 
+    def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[CacheHitSource, int]:
+        """How many of a load's tokens lay in host memory when they were asked for, and how many on SSD."""
+        return self.scheduler.hit_sources(request, num_external_tokens)
+
+    def get_kv_connector_stats(self) -> KVConnectorStats | None:
+        """What either half has counted since the last call."""
+        counts = (self._worker or self.scheduler).take_counts()
+        return None if counts.is_empty() else counts
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats:
+        """The counts that another process has sent."""
+        return StepCounts(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> KVConnectorPromMetrics:
+        """The counters that vLLM's own endpoint exports."""
+        return PrometheusCounts(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
     def take_events(self) -> Iterable[Any]:
         """KV events since the last call."""
         return ()
@@ -196,6 +228,8 @@ def _check(vllm_config: Any, options: Options) -> None:
     """Refuse set-ups that cannot work, before anything is opened."""
     identity.check_hashes(vllm_config)
     parallel = vllm_config.parallel_config
+    if options.load == "layerwise" and options.blocks_per_store_block > 1:
+        raise ConfigError('load "layerwise" needs blocks_per_store_block 1; drop one of the two')
     if parallel.nnodes > 1:
         raise ConfigError(f"workers on {parallel.nnodes} hosts cannot reach one pool of host memory; use one host")
     if parallel.world_size > 1:

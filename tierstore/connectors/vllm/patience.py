@@ -1,15 +1,18 @@
-"""How long requests are held back for an answer that may spare them work: few at once, and each but briefly.
+"""Time in the scheduler's half: how long requests are held back for an answer, and what computing takes.
 
-A request that is held back keeps its place, yet later ones overtake it. Called by the scheduler's half. Pure, but for
-the clock it is given.
+A request that is held back keeps its place, yet later ones overtake it: so few are at once, and each but briefly.
+Pure, but for the clock it is given.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-__all__ = ["Patience"]
+__all__ = ["Patience", "Stopwatch"]
+
+_TOKENS_MIN = 32
+"""A step that computes fewer tokens says more of the step than of computing."""
 
 
 class Patience:
@@ -47,3 +50,30 @@ class Patience:
         """It has its answer, or is gone."""
         self._since.pop(request_id, None)
         self._tired.discard(request_id)
+
+
+class Stopwatch:
+    """Measures steps that compute one prompt and nothing else: they say what a token costs behind so many others.
+
+    Args:
+        num_batches: Steps that may be under way at once; where there are several none can be measured from outside.
+        clock: Seconds.
+    """
+
+    def __init__(self, num_batches: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._alone = num_batches == 1
+        self._clock = clock
+        self._begun: tuple[int, int, float] | None = None
+
+    def begin(self, num_tokens: Mapping[str, int], computed: Callable[[str], int]) -> None:
+        """A step begins that computes so many tokens of each request, behind so many."""
+        self._begun = None
+        if self._alone and len(num_tokens) == 1:
+            ((request_id, count),) = num_tokens.items()
+            if count >= _TOKENS_MIN:
+                self._begun = computed(request_id), count, self._clock()
+
+    def end(self) -> tuple[int, int, float] | None:
+        """The step has ended: (tokens before, tokens computed, seconds); None where it says nothing."""
+        begun, self._begun = self._begun, None
+        return None if begun is None else (begun[0], begun[1], self._clock() - begun[2])

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from tierstore.connectors.vllm import pages
 from tierstore.connectors.vllm.jobs import Part, SaveJob
+from tierstore.connectors.vllm.waiting import NO_PARENT
 
 if TYPE_CHECKING:
     from tierstore.connectors.vllm.options import Options
     from tierstore.connectors.vllm.pages import Group
-    from tierstore.connectors.vllm.scheduler import Waiting
+    from tierstore.connectors.vllm.waiting import Waiting
 
 __all__ = ["Saves"]
-
-_NO_PARENT = bytes(32)
 
 
 @dataclass(slots=True)
@@ -61,7 +60,7 @@ class Saves:
         """Whether any block is held."""
         return bool(self._held)
 
-    def add(self, state: Waiting, keys: list[bytes], block_ids: Sequence[int], num_tokens: int) -> None:
+    def add(self, state: Waiting, keys: Sequence[bytes], block_ids: Sequence[int], num_tokens: int) -> None:
         """Save what a request will have filled once `num_tokens` more are computed in this step.
 
         A key is there only once all tokens of its block are known, so no guessed token is ever saved.
@@ -70,12 +69,12 @@ class Saves:
         state.cursor = min(state.cursor, -(-computed // self._group.store_tokens))
         self._save(state, keys, block_ids, computed + num_tokens)
 
-    def flush(self, state: Waiting, keys: list[bytes], block_ids: Sequence[int]) -> None:
+    def flush(self, state: Waiting, keys: Sequence[bytes], block_ids: Sequence[int]) -> None:
         """Save what an ended request had filled and no step has saved; its blocks are about to be freed."""
         request = state.request
         self._save(state, keys, block_ids, request.num_computed_tokens - request.num_output_placeholders)
 
-    def _save(self, state: Waiting, keys: list[bytes], block_ids: Sequence[int], num_computed: int) -> None:
+    def _save(self, state: Waiting, keys: Sequence[bytes], block_ids: Sequence[int], num_computed: int) -> None:
         group, k = self._group, self._group.blocks_per_store_block
         if self._options.prompt_only:
             num_computed = min(num_computed, state.request.num_prompt_tokens)
@@ -92,7 +91,7 @@ class Saves:
         for begin, end in _runs(fresh):
             self._hold(state.request.request_id, keys, block_ids, begin, end)
 
-    def _hold(self, request_id: str, keys: list[bytes], block_ids: Sequence[int], begin: int, end: int) -> None:
+    def _hold(self, request_id: str, keys: Sequence[bytes], block_ids: Sequence[int], begin: int, end: int) -> None:
         k = self._group.blocks_per_store_block
         own = list(block_ids[begin * k : end * k])
         blocks = [self.pool.blocks[block_id] for block_id in own]
@@ -100,7 +99,7 @@ class Saves:
             return
         self.pool.touch(blocks)
         job_id = next(self._job_ids)
-        part = Part(0, keys[begin:end], pages.id_rows(own, k), keys[begin - 1] if begin else _NO_PARENT)
+        part = Part(0, list(keys[begin:end]), pages.id_rows(own, k), keys[begin - 1] if begin else NO_PARENT)
         self._held[job_id] = _Held(blocks, part.keys, self._num_workers)
         self._keys.update(part.keys)
         self._num_held += len(blocks)

@@ -8,14 +8,18 @@ store refuses or loses costs hits, and never a request.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
 from tierstore.connectors.vllm import pages
+from tierstore.connectors.vllm.adapters import Adapters
 from tierstore.connectors.vllm.jobs import LoadJob, Part, StepJobs, StepReport
-from tierstore.connectors.vllm.patience import Patience
+from tierstore.connectors.vllm.patience import Patience, Stopwatch
 from tierstore.connectors.vllm.saves import Saves
+from tierstore.connectors.vllm.stats import Count, StepCounts
+from tierstore.connectors.vllm.waiting import NO_PARENT, Waiting
 from tierstore.errors import TierstoreError
 
 if TYPE_CHECKING:
@@ -24,38 +28,13 @@ if TYPE_CHECKING:
     from tierstore.connectors.vllm.pages import Group
     from tierstore.connectors.vllm.seat import Seat
     from tierstore.handle import NamespaceHandle
-    from tierstore.transfer.future import Transfer
 
-__all__ = ["SchedulerHalf", "Waiting"]
+__all__ = ["SchedulerHalf"]
 
-_NO_PARENT = bytes(32)
 _DRAIN_SECONDS = 30.0
 
 T = TypeVar("T")
 _logger = logging.getLogger("vllm.tierstore.scheduler")
-
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """A request that the engine knows.
-
-    Attributes:
-        request: vLLM's.
-        rank: Its turn in the look-ahead window; None once it has started.
-        cursor: Blocks of the store from the first that are held already or have been saved.
-        computed: Tokens that the engine held itself when it was asked last.
-        loading: Keys that are being loaded for it.
-        failed: A load for it has failed: what it lacks is computed.
-        prefetch: Reads from SSD that it waits for.
-    """
-
-    request: Any
-    rank: int | None
-    cursor: int = 0
-    computed: int = 0
-    loading: tuple[bytes, ...] = ()
-    failed: bool = False
-    prefetch: Transfer | None = None
 
 
 class SchedulerHalf:
@@ -73,12 +52,16 @@ class SchedulerHalf:
         self._options = options
         self._seat = seat
         transfer = vllm_config.kv_transfer_config
+        self._alone = options.load == "async" and vllm_config.max_concurrent_batches == 1
         self._may_load, self._may_save = transfer.is_kv_consumer, transfer.is_kv_producer
         self._handle: NamespaceHandle | None = None
         self._requests: dict[str, Waiting] = {}
         self._loading: set[bytes] = set()
         self._loads: list[LoadJob] = []
         self._num_ranks = 0
+        self._counts = StepCounts()
+        self._adapters = Adapters()
+        self._stopwatch = Stopwatch(vllm_config.max_concurrent_batches)
         self._patience = Patience(options.lookups_max, options.lookup_seconds)
         self._saves = Saves(options, self._group, num_workers=vllm_config.parallel_config.world_size)
 
@@ -111,6 +94,8 @@ class SchedulerHalf:
         """A request waits: its blocks are kept, and read ahead of its turn."""
         state = self._requests[request.request_id] = Waiting(request, self._num_ranks)
         self._num_ranks += 1
+        if request.lora_request is not None and request.lora_request.load_inplace:
+            self._adapters.forget(request.lora_request.lora_path)
         if self._may_load and self._handle is not None:
             keys = self._keys(state)
             self._ask(lambda handle: handle.hint(added=[(state.rank or 0, keys)]), None)
@@ -158,7 +143,7 @@ class SchedulerHalf:
         self._patience.end(request.request_id)
         return promised * tokens, promised > 0 and self._options.load == "async"
 
-    def _promise(self, state: Waiting, all_keys: list[bytes], first: int) -> int | None:
+    def _promise(self, state: Waiting, all_keys: Sequence[bytes], first: int) -> int | None:
         """Blocks from `first` that lie in host memory and are worth loading; None where waiting brings more."""
         keys = all_keys[first:]
         if not keys:
@@ -170,16 +155,19 @@ class SchedulerHalf:
         state.cursor = first + advice.leading if head == first else head
         if advice.stop == 0:
             return 0
+        state.in_host = advice.in_host if state.in_host is None else state.in_host
         under_way = keys[0] in self._loading
         if advice.in_host == advice.stop and not under_way:
             return int(advice.in_host)
         if state.prefetch is None and advice.in_host < advice.stop:
-            seconds = self._options.lookup_seconds
-            wanted = keys[: advice.stop]
+            seconds, wanted = self._options.lookup_seconds, keys[: advice.stop]
             state.prefetch = self._ask(lambda handle: handle.prefetch(wanted, deadline_seconds=seconds), None)
-        waits = under_way or (state.prefetch is not None and not state.prefetch.done())
-        if waits and self._patience.may_wait(state.request.request_id):
+        reading = state.prefetch is not None and not state.prefetch.done()
+        if (under_way or reading) and self._patience.may_wait(state.request.request_id):
+            self._counts.add(Count.HELD_BACK, 1)
             return None
+        if advice.in_host < advice.stop:  # it may have come since
+            advice = self._ask(lambda handle: handle.plan_load(keys), advice)
         return int(advice.in_host)
 
     def allocated(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
@@ -195,18 +183,31 @@ class SchedulerHalf:
             tokens // group.store_tokens for tokens in (state.computed, state.computed + num_external_tokens)
         )
         all_keys = self._keys(state)
-        keys = all_keys[first:stop]
+        keys = list(all_keys[first:stop])
         block_ids = blocks.get_block_ids()[group.group_id][first * k : stop * k]
-        parent = all_keys[first - 1] if first else _NO_PARENT
+        parent = all_keys[first - 1] if first else NO_PARENT
         state.loading = tuple(keys)
         self._loading.update(keys)
         part = Part(0, keys, pages.id_rows(block_ids, k), parent)
-        self._loads.append(LoadJob(request.request_id, [part]))
+        job = LoadJob(request.request_id, [part])
+        if self._alone and self._seat.worker is not None:
+            self._seat.worker.start_load(job)  # pinned at once, and no step runs that could write into these blocks
+        else:
+            self._loads.append(job)
+
+    def hit_sources(self, request: Any, num_tokens: int) -> dict[CacheHitSource, int]:
+        """Where the tokens of a load came from."""
+        state = self._requests.get(request.request_id)
+        in_host = num_tokens if state is None or state.in_host is None else state.in_host * self._group.store_tokens
+        from_host = min(num_tokens, in_host)
+        sources = {CacheHitSource.HOST: from_host, CacheHitSource.DISK: num_tokens - from_host}
+        return {source: count for source, count in sources.items() if count}
 
     # Steps.
 
     def plan_step(self, scheduler_output: Any) -> StepJobs:
         """What the workers do in this step."""
+        self._stopwatch.begin(scheduler_output.num_scheduled_tokens, self._computed)
         loads, self._loads = self._loads, []
         if self._may_save and self._handle is not None:
             for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
@@ -218,6 +219,12 @@ class SchedulerHalf:
 
     def step_done(self, output: Any) -> None:
         """Take in what the workers report: blocks come free, requests go on."""
+        measured = self._stopwatch.end()
+        if measured is not None:
+            prefix, tokens, seconds = measured
+            self._ask(
+                lambda handle: handle.report_prefill(prefix_tokens=prefix, num_tokens=tokens, seconds=seconds), None
+            )
         report = output.kv_connector_worker_meta
         if isinstance(report, StepReport):
             for job_id, count in report.saved.items():
@@ -226,13 +233,23 @@ class SchedulerHalf:
                 state = self._requests[request_id]
                 state.failed = True
                 state.cursor = 0
-        for request_id in output.finished_recving or ():
+        ended = set(output.finished_recving or ()) if self._options.load == "async" else set(self._requests)
+        for request_id in ended:
             waiting = self._requests.get(request_id)
             if waiting is not None:
                 self._loading.difference_update(waiting.loading)
                 waiting.loading = ()
                 if waiting.request.is_finished():
                     del self._requests[request_id]
+
+    def _computed(self, request_id: str) -> int:
+        state = self._requests.get(request_id)
+        return 0 if state is None else int(state.request.num_computed_tokens)
+
+    def take_counts(self) -> StepCounts:
+        """What was counted since the last call."""
+        counts, self._counts = self._counts, StepCounts()
+        return counts
 
     @property
     def saving(self) -> bool:
@@ -255,12 +272,15 @@ class SchedulerHalf:
         for state in list(self._requests.values()):
             self._leave_queue(state)
         self._handle = None
+        self._adapters.close()
 
-    def _keys(self, state: Waiting) -> list[bytes]:
-        """Keys of every block of the store whose tokens are all known."""
-        hashes: list[bytes] = state.request.block_hashes
-        k = self._group.blocks_per_store_block
-        return list(hashes) if k == 1 else [bytes(key) for key in hashes[k - 1 :: k]]
+    def _keys(self, state: Waiting) -> Sequence[bytes]:
+        """Keys of every block of the store whose tokens are all known; none while its adapter is not."""
+        lora, k = state.request.lora_request, self._group.blocks_per_store_block
+        if lora is None:
+            return state.keys(k, None)
+        adapter = self._adapters.digest(lora.lora_path)
+        return [] if adapter is None else state.keys(k, adapter)
 
     def _ask(self, question: Callable[[NamespaceHandle], T], otherwise: T) -> T:
         """Ask the store; what it refuses is no hit."""

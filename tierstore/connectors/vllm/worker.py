@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tierstore.connectors.vllm import identity, pages
 from tierstore.connectors.vllm.jobs import LoadJob, SaveJob, StepJobs, StepReport, WorkerCache
+from tierstore.connectors.vllm.stats import Count, StepCounts
 from tierstore.errors import TierstoreError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tierstore.handle import NamespaceHandle
     from tierstore.store import Store
     from tierstore.transfer.future import Transfer
+    from tierstore.transfer.layers import LayerEvent
 
 __all__ = ["WorkerHalf"]
 
@@ -72,6 +74,9 @@ class WorkerHalf:
         self._saves: dict[int, list[Transfer]] = {}
         self._report = StepReport()
         self._invalid: set[int] = set()
+        self._counts = StepCounts()
+        self._store: Store | None = None
+        self._layer_groups: dict[str, int] = {}
         self.namespaces: WorkerCache | None = None
 
     def bind(self, store: Store, kv_caches: Mapping[str, torch.Tensor]) -> None:
@@ -88,13 +93,19 @@ class WorkerHalf:
                 )
             )
             self._caches.append(pages.bind(group, layout, kv_caches, self._num_blocks, by_layer=by_layer))
+        self._store = store
+        self._layer_groups = {layer: index for index, layer in enumerate(self._groups[0].layers)}
         self._handles = [store.namespace(namespace) for namespace in namespaces]
         self.namespaces = WorkerCache(namespaces)
 
     def start_loads(self, jobs: StepJobs) -> None:
         """Start what the scheduler asks for; it runs beside the forward pass."""
         for job in jobs.loads:
-            self._loads[job.request_id] = _Load(job, [self._get(part) for part in job.parts])
+            self.start_load(job)
+
+    def start_load(self, job: LoadJob) -> None:
+        """Start one load: from now on its blocks are pinned in host memory."""
+        self._loads[job.request_id] = _Load(job, [self._get(part) for part in job.parts])
 
     def _get(self, part: Part) -> Transfer | None:
         try:
@@ -102,6 +113,37 @@ class WorkerHalf:
         except TierstoreError as error:
             _logger.warning("blocks cannot be loaded and are computed: %s", error)
             return None
+
+    def wait_for_layer(self, layer: str) -> None:
+        """Let this step's computing go on with a layer once what is being loaded of it is there. On a CPU it blocks."""
+        group = self._layer_groups.get(layer)
+        if group is None or self._store is None:
+            return
+        for load in self._loads.values():
+            for transfer in load.transfers:
+                if transfer is not None:
+                    self._wait(transfer.layer_ready(group))
+
+    def _wait(self, event: LayerEvent) -> None:
+        assert self._store is not None, "nothing is loaded before the cache is bound"
+        hold = getattr(self._store.device, "hold", None)
+        copies = event.copies() if hold is not None else None
+        if hold is None or copies is None:
+            event.wait()
+            return
+        import torch
+
+        for copied in copies:
+            hold(torch.accelerator.current_stream(), copied)
+
+    def end_layerwise_loads(self) -> None:
+        """Wait for the results of loads that the step has used; what failed is told before anything of it is saved."""
+        for load in self._loads.values():
+            for transfer in load.transfers:
+                if transfer is not None:
+                    transfer.result()
+        for request_id in list(self._loads):
+            self._end_load(request_id)
 
     def start_saves(self, jobs: StepJobs) -> None:
         """Start saving what this step has computed, but for requests that computed on blocks which failed to load."""
@@ -134,14 +176,40 @@ class WorkerHalf:
                     transfer.cancel()
         ended = {request_id for request_id, load in self._loads.items() if load.done()}
         for request_id in ended:
-            lost = self._loads.pop(request_id).missing()
-            if lost:
-                self._invalid |= lost
-                self._report.failed_loads.add(request_id)
-        for job_id in [job_id for job_id, puts in self._saves.items() if all(put.done() for put in puts)]:
-            del self._saves[job_id]
+            self._end_load(request_id)
+        for job_id in self._take_saved():
             self._report.saved[job_id] += 1
         return ended
+
+    def _end_load(self, request_id: str) -> None:
+        load = self._loads.pop(request_id)
+        lost = load.missing()
+        for transfer in load.transfers:
+            if transfer is not None:
+                result = transfer.result()
+                self._counts.add(Count.LOADED_BLOCKS, result.leading)
+                self._counts.add(Count.LOADED_BYTES, result.nbytes)
+                self._counts.add(Count.LOAD_SECONDS, result.seconds)
+        if lost:
+            self._counts.add(Count.LOST_BLOCKS, len(lost))
+            self._invalid |= lost
+            self._report.failed_loads.add(request_id)
+
+    def _take_saved(self) -> list[int]:
+        """Jobs whose saves have ended, once."""
+        ended = [job_id for job_id, puts in self._saves.items() if all(put.done() for put in puts)]
+        for job_id in ended:
+            for put in self._saves.pop(job_id):
+                result = put.result()
+                self._counts.add(Count.SAVED_BLOCKS, result.num_ok)
+                self._counts.add(Count.SAVED_BYTES, result.nbytes)
+                self._counts.add(Count.REFUSED_BLOCKS, len(result.codes) - result.num_ok)
+        return ended
+
+    def take_counts(self) -> StepCounts:
+        """What was counted since the last call."""
+        counts, self._counts = self._counts, StepCounts()
+        return counts
 
     def take_invalid_blocks(self) -> set[int]:
         """Blocks that failed to load since the last call."""
@@ -162,7 +230,4 @@ class WorkerHalf:
                     put.result(max(0.0, until - time.monotonic()))
                 except TimeoutError:
                     break
-        ended = {job_id for job_id, puts in self._saves.items() if all(put.done() for put in puts)}
-        for job_id in ended:
-            del self._saves[job_id]
-        return ended
+        return set(self._take_saved())

@@ -1,0 +1,60 @@
+"""What the scheduler's half knows of a request. Plain data; vLLM's own object is in it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tierstore.transfer.future import Transfer
+
+__all__ = ["NO_PARENT", "Waiting"]
+
+NO_PARENT = bytes(32)
+"""Key of the block before the first of a chain."""
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request that the engine knows.
+
+    Attributes:
+        request: vLLM's.
+        rank: Its turn in the look-ahead window; None once it has started.
+        cursor: Blocks of the store from the first that are held already or have been saved.
+        computed: Tokens that the engine held itself when it was asked last.
+        loading: Keys that are being loaded for it.
+        failed: A load for it has failed: what it lacks is computed.
+        prefetch: Reads from SSD that it waits for.
+        in_host: Blocks behind the computed ones that lay in host memory when it was asked first; None before.
+    """
+
+    request: Any
+    rank: int | None
+    cursor: int = 0
+    computed: int = 0
+    loading: tuple[bytes, ...] = ()
+    failed: bool = False
+    prefetch: Transfer | None = None
+    in_host: int | None = None
+    _adapted: dict[bytes, bytes] = field(default_factory=dict)
+
+    def keys(self, blocks_per_store_block: int, adapter: bytes | None) -> Sequence[bytes]:
+        """Keys of every block of the store whose tokens are all known, in order.
+
+        Args:
+            blocks_per_store_block: Of the engine's.
+            adapter: Digest of the request's adapter; None where it has none.
+        """
+        hashes: Sequence[bytes] = self.request.block_hashes
+        if blocks_per_store_block > 1:
+            hashes = hashes[blocks_per_store_block - 1 :: blocks_per_store_block]
+        if adapter is None:
+            return hashes
+        adapted = self._adapted
+        for block_hash in hashes[len(adapted) :]:
+            adapted[block_hash] = hashlib.sha256(adapter + block_hash).digest()
+        return [adapted[block_hash] for block_hash in hashes]
