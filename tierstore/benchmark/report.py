@@ -6,7 +6,7 @@ Called by the command line. Figures come in ready; nothing is measured or rounde
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tierstore.benchmark.measure import Measurement
+    from tierstore.benchmark.serve_load import Load
 
-__all__ = ["Report", "Row", "as_table", "save_plot"]
+__all__ = ["Report", "Row", "as_load_table", "as_table", "save_plot"]
 
 _VERSION = 1
 _BAR_CELLS = 10
@@ -43,6 +44,7 @@ class Row:
         pairs: How many calls of each were counted.
         p50_ms: Median latency of one call of the store.
         p99_ms: 99th percentile; the worst call where there were fewer than a hundred.
+        p999_ms: 99.9th percentile, likewise.
         cpu_seconds_per_gbyte: Processor time of all threads in the store's calls, for each 10**9 bytes.
         limit_cpu_seconds_per_gbyte: The same in the limit's; both hold still where a busy machine shakes the rates.
         verified: Whether every byte read back was that of its key.
@@ -63,6 +65,7 @@ class Row:
     pairs: int
     p50_ms: float
     p99_ms: float
+    p999_ms: float
     cpu_seconds_per_gbyte: float
     limit_cpu_seconds_per_gbyte: float
     verified: bool
@@ -88,6 +91,7 @@ class Row:
             pairs=taken.num_pairs,
             p50_ms=taken.product_ms(50),
             p99_ms=taken.product_ms(99),
+            p999_ms=taken.product_ms(99.9),
             cpu_seconds_per_gbyte=taken.product_cpu_seconds / taken.num_gbytes,
             limit_cpu_seconds_per_gbyte=taken.limit_cpu_seconds / taken.num_gbytes,
             verified=taken.num_wrong == 0,
@@ -102,21 +106,26 @@ class Report:
         machine: What it ran on; see `tierstore.benchmark.machine`.
         rows: One a link.
         failures: What could not be measured and why, one line each; empty in a full run.
+        loads: What a service did under load; none where none was asked for.
     """
 
     machine: dict[str, object]
     rows: list[Row]
     failures: list[str]
+    loads: list[Load] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
         """Whether every link was measured and every byte verified."""
-        return not self.failures and all(row.verified for row in self.rows)
+        wrong = sum(load.wrong + load.errors for load in self.loads)
+        return not self.failures and not wrong and all(row.verified for row in self.rows)
 
     def as_json(self) -> str:
         """One JSON object on one line; `version` grows when a field changes its meaning."""
-        rows = [asdict(row) for row in self.rows]
-        return json.dumps({"version": _VERSION, "machine": self.machine, "rows": rows, "failures": self.failures})
+        figures: dict[str, object] = {"rows": [asdict(row) for row in self.rows]}
+        if self.loads:
+            figures["loads"] = [asdict(load) for load in self.loads]
+        return json.dumps({"version": _VERSION, "machine": self.machine, **figures, "failures": self.failures})
 
 
 def as_table(report: Report) -> Table:
@@ -129,7 +138,11 @@ def as_table(report: Report) -> Table:
     for title in ("link", "GB/s", "limit", "share", "", "p50 ms", "p99 ms", "CPU s/GB"):
         left = title in ("link", "")
         table.add_column(
-            title, justify="left" if left else "right", no_wrap=title != "link", max_width=12 if left else None
+            title,
+            justify="left" if left else "right",
+            no_wrap=title != "link",
+            overflow="fold",
+            max_width=12 if left else None,
         )
     for row in report.rows:
         table.add_row(
@@ -145,10 +158,35 @@ def as_table(report: Report) -> Table:
     return table
 
 
+def as_load_table(report: Report) -> Table:
+    """What a service did under load. Fits 80 columns."""
+    from rich import box
+    from rich.table import Table
+
+    first = report.loads[0]
+    title = f"under load: {first.clients} clients, {first.get_share:.0%} gets"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    for name in ("way", "calls", "GB/s", "hits", "refused", "errors", "p50 ms", "p99 ms", "p99.9 ms"):
+        table.add_column(name, justify="left" if name == "way" else "right")
+    for load in report.loads:
+        table.add_row(
+            load.way,
+            str(load.calls),
+            f"{load.gbytes_per_second:.2f}",
+            f"{load.hit_share:.0%}",
+            str(load.refused_blocks),
+            str(load.errors) if not load.wrong else f"[red]{load.wrong} WRONG[/red]",
+            f"{load.p50_ms:.2f}",
+            f"{load.p99_ms:.2f}",
+            f"{load.p999_ms:.2f}",
+        )
+    return table
+
+
 def _title(report: Report) -> str:
     if not report.rows:
         return "nothing was measured"
-    row = report.rows[-1]
+    row = report.rows[0 if report.loads else -1]
     text = f"{report.machine.get('cpu')}: {row.batch} blocks of {format_size(row.block_nbytes)} a call"
     if row.link.startswith("ssd"):
         text += f"; SSD: {'direct' if 'direct' in row.pages else 'buffered'}, {row.threads} threads, {row.codec}"

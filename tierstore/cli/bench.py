@@ -41,10 +41,16 @@ class _Options(TypedDict):
     threads: int
     batch: int | None
     seconds: float
+    clients: int
+    get_share: float
+    skew: float
+    trace: Path | None
+    index_blocks: int
 
 
 @click.command("bench")
 @click.option("--bandwidth", is_flag=True, help="Measure every link beside the machine's own limit.")
+@click.option("--serve", is_flag=True, help="Measure a service: in place, in streams, single calls, under load.")
 @click.option("--model", default="llama-3.1-8b", show_default=True, help="Preset that gives a block its size.")
 @click.option("--block-tokens", type=click.IntRange(1), default=16, show_default=True, help="Tokens a block.")
 @click.option("--block-size", metavar="SIZE", help='Size of a block instead of a model, such as "256 KiB".')
@@ -71,18 +77,35 @@ class _Options(TypedDict):
 @click.option(
     "--seconds", type=click.FloatRange(0.1, 3600.0), default=6.0, show_default=True, help="Time for each link."
 )
+@click.option("--clients", type=click.IntRange(1, 256), default=1, show_default=True, help="Of --serve, at a time.")
+@click.option(
+    "--get-share", type=click.FloatRange(0, 1), default=0.9, show_default=True, help="Of the load's calls, gets."
+)
+@click.option(
+    "--skew", type=click.FloatRange(0), default=1.0, show_default=True, help="Zipf's exponent of its prompts."
+)
+@click.option("--trace", type=click.Path(path_type=Path), help="Its prompts in the order of this trace's blocks.")
+@click.option(
+    "--index-blocks",
+    type=click.IntRange(8192),
+    default=1 << 16,
+    show_default=True,
+    help="Blocks of 4 KiB that the service knows while look-ups are measured.",
+)
 @click.option("--json", "json_path", metavar="PATH", help='Write one JSON object; "-" is stdout.')
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Draw the figures into this file.")
-def command(*, bandwidth: bool, json_path: str | None, plot_path: Path | None, **options: Unpack[_Options]) -> None:
-    """Measure every link of the store on this machine.
+def command(
+    *, bandwidth: bool, serve: bool, json_path: str | None, plot_path: Path | None, **options: Unpack[_Options]
+) -> None:
+    """Measure every link of the store on this machine, or every way into a service.
 
-    Each link stands beside what the machine itself does, measured by turns with it.
+    Each stands beside what the machine itself does, measured by turns with it.
 
     Works in a new folder below --ssd-dir and removes it. That should lie on the SSD to be judged; where
     its file system has no direct I/O, the figures are those of buffered files and say so.
     """
-    if not bandwidth:
-        raise click.UsageError("nothing to measure; say --bandwidth")
+    if bandwidth is serve:
+        raise click.UsageError("say what to measure: --bandwidth or --serve")
     if plot_path is not None and importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("--plot needs matplotlib, which is missing; install tierstore[plot]")
     for target in (plot_path, None if json_path in (None, "-") else Path(str(json_path))):
@@ -90,7 +113,7 @@ def command(*, bandwidth: bool, json_path: str | None, plot_path: Path | None, *
             raise ConfigError(
                 f"{target} cannot be written: {target.parent} is no folder; give a path in one that exists"
             )
-    report = _measure(options)
+    report = _measure_service(options) if serve else _measure(options)
     if json_path == "-":
         click.echo(report.as_json())
     else:
@@ -103,6 +126,9 @@ def command(*, bandwidth: bool, json_path: str | None, plot_path: Path | None, *
         save_plot(report, plot_path)
     for failure in report.failures:
         click.echo(f"tierstore: not measured: {failure}", err=True)
+    for load in report.loads:
+        if load.errors:
+            click.echo(f"tierstore: {load.errors} blocks of the {load.way} load ended in errors", err=True)
     for row in report.rows:
         if not row.verified:
             click.echo(f"tierstore: {row.link} gave back wrong bytes; its figures mean nothing", err=True)
@@ -114,16 +140,43 @@ def _measure(options: _Options) -> Report:
     from tierstore.benchmark.bandwidth import measure_bandwidth, num_links
     from tierstore.benchmark.gpu_links import find_gpu
 
-    parent = options["ssd_dir"]
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="tierstore-bench-", dir=parent)
-    except OSError as error:
-        raise ConfigError(f"--ssd-dir is {parent}: {error.strerror}; give a folder that can be written") from error
-    with folder as name:
+    with _folder(options["ssd_dir"]) as name:
         plan = _plan(options, Path(name))
         gpu = find_gpu()
         with _progress(num_links(gpu)) as on_progress:
             return measure_bandwidth(plan, gpu, on_progress)
+
+
+def _measure_service(options: _Options) -> Report:
+    from tierstore.benchmark.plan import BenchmarkPlan
+    from tierstore.benchmark.serve import NUM_SERVE_ROWS, measure_service
+    from tierstore.benchmark.serve_plan import ServePlan
+    from tierstore.replay.reading import read_trace
+
+    trace = options["trace"]
+    recorded = [] if trace is None else read_trace(trace).blocks.tolist()
+    layout = _layout(options)
+    with _folder(None) as name:
+        plan = ServePlan(
+            layout=layout,
+            host_nbytes=parse_size(options["host_size"], key="--host-size"),
+            folder=Path(name),
+            clients=options["clients"],
+            batch=options["batch"] or BenchmarkPlan.default_batch(layout.block_nbytes),
+            seconds=options["seconds"],
+            get_share=options["get_share"],
+            skew=options["skew"],
+            index_blocks=options["index_blocks"],
+        )
+        with _progress(NUM_SERVE_ROWS) as on_progress:
+            return measure_service(plan, on_progress, recorded)
+
+
+def _folder(parent: Path | None) -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="tierstore-bench-", dir=parent)
+    except OSError as error:
+        raise ConfigError(f"--ssd-dir is {parent}: {error.strerror}; give a folder that can be written") from error
 
 
 def _plan(options: _Options, folder: Path) -> BenchmarkPlan:
@@ -183,6 +236,9 @@ def _progress(num_links: int) -> Iterator[Callable[[str, float], None]]:
 def _print_table(report: Report) -> None:
     from rich.console import Console
 
-    from tierstore.benchmark.report import as_table
+    from tierstore.benchmark.report import as_load_table, as_table
 
-    Console().print(as_table(report))
+    console = Console()
+    console.print(as_table(report))
+    if report.loads:
+        console.print(as_load_table(report))

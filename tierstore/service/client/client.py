@@ -64,6 +64,9 @@ class Client:
         call_seconds: How long a call without blocks may take, and any call beyond its own deadline.
         transfer_seconds: How long a put, get, prefetch, delete or flush without a deadline may take.
 
+    Attributes:
+        calling: What the verbs share; for those who measure.
+
     Raises:
         ConfigError: A path cannot be read, or the address makes no sense.
     """
@@ -90,7 +93,7 @@ class Client:
         if tls or tls_ca is not None or tls_certificate is not None:
             credentials = grpc.ssl_channel_credentials(_read(tls_ca), _read(tls_key), _read(tls_certificate))
         opened = cast("Callable[[], Device]", registry.load("devices", device))() if isinstance(device, str) else device
-        self._calling = Calling(
+        self.calling = Calling(
             _opener(address, credentials),
             opened,
             name=name or f"pid {os.getpid()}",
@@ -111,14 +114,14 @@ class Client:
             raise IdentityError(f"a namespace of type {type(namespace).__name__}; pass Namespace(model=…, layout=…)")
         handle = self._handles.get(namespace.fingerprint)
         if handle is None:
-            self._calling.open(namespace)
-            handle = self._handles.setdefault(namespace.fingerprint, ClientHandle(self._calling, namespace))
+            self.calling.open(namespace)
+            handle = self._handles.setdefault(namespace.fingerprint, ClientHandle(self.calling, namespace))
         return handle
 
     @property
     def connected(self) -> bool:
         """Whether there is a session now."""
-        return self._calling.connection.connected
+        return self.calling.connection.connected
 
     def wait(self, seconds: float) -> bool:
         """Wait until there is a session; whether there is one. Blocks."""
@@ -127,11 +130,11 @@ class Client:
     @property
     def attached(self) -> bool:
         """Whether blocks are read and written in place now."""
-        return self._calling.attached
+        return self.calling.attached
 
     def flush(self) -> Transfer:
         """Make everything put so far durable; see `Store.flush`. IO_ERROR without a service. Does not block."""
-        return Moving(self._calling, None).flush()
+        return Moving(self.calling, None).flush()
 
     def metrics(self) -> dict[str, float]:
         """Every metric of the server now; nothing without one. Waits for it."""
@@ -144,11 +147,11 @@ class Client:
         return {} if stats is None else convert.to_health(list(stats.tiers))
 
     def _stats(self) -> pb.StatsResponse | None:
-        return self._calling.ask(pb.StatsRequest(), pb.StatsResponse, None)
+        return self.calling.ask(pb.StatsRequest(), pb.StatsResponse, None)
 
     def close(self) -> None:
         """End the session, and with it all that it holds. Blocks until no copy touches any cache any more."""
-        self._calling.close()
+        self.calling.close()
 
     def __enter__(self) -> Client:
         return self
