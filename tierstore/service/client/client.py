@@ -125,7 +125,7 @@ class Client:
 
     def wait(self, seconds: float) -> bool:
         """Wait until there is a session; whether there is one. Blocks."""
-        return self._calling.connection.wait(seconds, until_connected=True)
+        return self.calling.connection.wait(seconds, until_connected=True)
 
     @property
     def attached(self) -> bool:
