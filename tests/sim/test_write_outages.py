@@ -18,6 +18,7 @@ from tests.outage import (
     service,
     why,
 )
+from tierstore.control import planner
 from tierstore.control.mind import Limits
 from tierstore.health import Service
 from tierstore.metrics import Metric
@@ -61,6 +62,28 @@ def test_writes_that_are_queued_behind_a_failed_one_are_withdrawn_and_durable_pu
     world.write.end(outcomes=IO_ERROR, fault=BROKEN)
     assert not world.write.jobs
     assert ended(first, second) == [[IO_ERROR] * 2, [REJECTED] * 4]
+    world.check_idle()
+
+
+def test_a_durable_put_that_is_refused_when_half_of_it_is_planned_holds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planner, "SLICE_BLOCKS", 2)
+    failing = False
+
+    def meanwhile() -> None:
+        if failing and world.write.jobs:
+            world.write.end(outcomes=IO_ERROR, fault=BROKEN)
+
+    world = EngineWorld(on_taken=meanwhile)
+    world.put(BLOCKS)
+    while world.store.jobs:
+        world.store.end()
+    while world.write.jobs:
+        world.write.end(outcomes=IO_ERROR, fault=BROKEN)
+    probe(world, 0.5)
+    failing = True
+    assert ended(world.put(BLOCKS, durable=True)) == [[IO_ERROR] * 2 + [REJECTED] * 4]
     world.check_idle()
 
 

@@ -84,6 +84,7 @@ class Puts:
         """Nothing can be durable without an SSD tier that is on, and what cannot be kept is never silent."""
         request.outcomes[request.opened :] = Outcome.REJECTED
         request.opened = request.stop
+        self._release(request)
         self._settle(request, plan)
 
     def _take(self, request: Request, entries: Int32Array, missing: Int64Array) -> Int64Array:
