@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tierstore.device import cpu
+from tierstore.device import block_copying, cpu
 from tierstore.device.axes import PagedTensor
 from tierstore.device.copying import PRIMITIVES, SIZES_NBYTES, choose
 from tierstore.device.cpu import STREAM_CAPACITY, CpuDevice, CpuEvent, CpuStream
@@ -77,12 +77,13 @@ def test_slots_that_leave_room_between_blocks_are_no_neighbours(stream: CpuStrea
     assert recorder.shapes == [(2, 1, PAGE_NBYTES + 1), (1, PAGE_NBYTES + 1)]
 
 
-@pytest.mark.parametrize("row_nbytes", [64, 16 << 10, 40 << 10])
+@pytest.mark.parametrize("row_nbytes", [64, 8 << 10, 16 << 10, 40 << 10])
 @pytest.mark.parametrize("into_pool", [True, False])
 @pytest.mark.parametrize("even", ["pool", "cache", "neither", "backwards"])
 def test_many_scattered_blocks_land_where_each_belongs(
-    stream: CpuStream, row_nbytes: int, into_pool: bool, even: str
+    stream: CpuStream, row_nbytes: int, into_pool: bool, even: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(block_copying, "_BUFFER_NBYTES", 24 << 10)  # three rows a call, where they are of 8 KiB
     generator = np.random.default_rng(row_nbytes)
     slot_pages = -(-3 * row_nbytes // PAGE_NBYTES)
     host = generator.integers(0, 256, 40 * slot_pages * PAGE_NBYTES, np.uint8)
