@@ -41,6 +41,7 @@ def _tier(service: str, why: str, used_nbytes: int, capacity_nbytes: int) -> Tie
 
 def made_up(host_name: str, why: str) -> Status:
     """A status with text of one's own."""
+    outcomes: dict[str, float] = {"ok": 1234567, "miss": 3, host_name: 0}
     return Status(
         format=1,
         version="1.2.3",
@@ -54,22 +55,16 @@ def made_up(host_name: str, why: str) -> Status:
             "ssd": _tier("writes_off", why, 1 << 39, 1 << 40),
         },
         links={
-            link: LinkStatus(
+            str(link): LinkStatus(
                 nbytes=5 << 40, nbytes_per_second=1.5e9, job_seconds=0.0015, inflight_jobs=3, queued_jobs=2
             )
-            for link in ("load", "store", "lease", "reserve", "ssd-read", "ssd-write", "ssd-rewrite")
+            for link in Metric.LINK_BYTES.labels["link"]
         },
         verbs={
-            verb: VerbStatus(
-                open=3,
-                per_second=12.5,
-                seconds_p50=0.0023,
-                seconds_p99=1.25,
-                outcomes={"ok": 1234567, "miss": 3, host_name: 0},
-            )
+            verb: VerbStatus(open=3, per_second=12.5, seconds_p50=0.0023, seconds_p99=1.25, outcomes=outcomes)
             for verb in ("get", "put", "prefetch")
         },
-        hit_rates={"lookup": 0.8125, "get": 0.97, "host": 0.9, "ssd": 0.07},
+        hit_rates={"lookup": 0.8125, "get": 0.97, "pool": 0.01, "host": 0.9, "ssd": 0.07},
         counts={
             "corrupt_blocks": 5,
             "evicted_host_blocks": 77,
@@ -78,8 +73,11 @@ def made_up(host_name: str, why: str) -> Status:
             "prefetched_wasted_blocks": 80,
             "prefetched_cancelled_blocks": 81,
             "ssd_outages": 1,
+            "pool_used_nbytes": 5 << 30,
+            "evicted_pool_blocks": 76,
             "lent_nbytes": 3 << 30,
             "write_amplification_ratio": 1.5,
+            "service_sessions": 4,
             "open_sessions": 2,
             "waiting_requests": 9,
             "window_blocks": 100,

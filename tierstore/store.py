@@ -32,6 +32,8 @@ from tierstore.transfer.future import Transfer, TransferResult
 from tierstore.types import PAGE_NBYTES, Generation, TierName
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tierstore.device.base import Device
     from tierstore.device.paged_kv import PagedKV
     from tierstore.disk.base import Disk
@@ -86,6 +88,7 @@ class Store:
         write_log(self.config.log)
         self._new_handle = handle_kind(self.config)
         self.monitor_address: str | None = None
+        self._counted: list[Callable[[], Metrics]] = []
         self._handles: dict[bytes, NamespaceHandle] = {}
         self._num_generations = 0
         self._opening = threading.Lock()
@@ -233,7 +236,18 @@ class Store:
                 metrics.add(Metric.CODEC_SECONDS, seconds, verb)
             for link, num_jobs in self._house.links.num_queued.items():
                 metrics.set(Metric.LINK_QUEUED_JOBS, num_jobs, link)
-            return metrics.copy()
+            copied = metrics.copy()
+        for counted in self._counted:
+            copied.add_all(counted())
+        return copied
+
+    def count_in(self, counted: Callable[[], Metrics]) -> None:
+        """Add what others have counted to every copy of the metrics, as long as this store is open.
+
+        Args:
+            counted: Called for each copy, on its reader's thread; must not block.
+        """
+        self._counted.append(counted)
 
     def health(self) -> dict[str, TierHealth]:
         """How far each tier takes part, by its name, since when and why; "ssd" only where there is an SSD tier."""

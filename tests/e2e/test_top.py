@@ -35,7 +35,13 @@ def test_a_frame_shows_every_figure() -> None:
     text = "\n".join(lines)
     for words in (
         *("48.0 GiB 64.0 GiB 75% 24,576 17 serving", "512 GiB 1.00 TiB 50%"),
-        *("writes off for 5 min: No space left on device", "look-ups 81.2%", "gets, host 90.0%", "gets, ssd 7.0%"),
+        *(
+            "writes off for 5 min: No space left on device",
+            "look-ups 81.2%",
+            "gets, device pool 1.0%",
+            "gets, host 90.0%",
+            "gets, ssd 7.0%",
+        ),
         *("load 1.50 GB/s", "5.00 TiB 1.5 ms 3 2", "get 12.5 3 2.3 ms 1.25 s 1,234,567 3"),
         *("evicted from host 77 from ssd 78 prefetched and used 79 wasted 80 corrupt 5", "amplification 1.50"),
         *("waiting 9 in 2 sessions", "not stored pool full 3"),

@@ -138,6 +138,7 @@ def test_a_name_ends_in_its_unit(metric: Metric) -> None:
     assert unit in {
         "BLOCKS",
         "BYTES",
+        "CALLS",
         "FILES",
         "JOBS",
         "OUTAGES",
@@ -196,3 +197,16 @@ def test_a_quantile_is_read_from_the_buckets(
 ) -> None:
     found = observed(*durations).quantile(Metric.REQUEST_SECONDS, share, "get")
     assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_what_others_have_counted_is_added_series_by_series() -> None:
+    ours, theirs = observed(0.5), observed(0.003, 0.5)
+    ours.add(Metric.SERVICE_FAILED_CALLS, 1, "Get")
+    theirs.add(Metric.SERVICE_FAILED_CALLS, 2, "Get")
+    theirs.set(Metric.SERVICE_SESSIONS, 4, "attached")
+    ours.add_all(theirs)
+    assert ours.value(Metric.SERVICE_FAILED_CALLS, "Get") == 3
+    assert ours.value(Metric.SERVICE_SESSIONS, "attached") == 4
+    num_requests, seconds = ours.durations(Metric.REQUEST_SECONDS, "get")
+    assert (num_requests, seconds) == (3, 0.5 + 0.003 + 0.5)
+    assert theirs.durations(Metric.REQUEST_SECONDS, "get")[0] == 2

@@ -22,7 +22,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_POINTS = 30
 _NONE = "–"
 _KINDS = {"serving": "green", "writes_off": "yellow", "reads_off": "red"}
-_QUIET_LINKS = ("lease", "reserve")
+_QUIET_LINKS = ("lease", "reserve", "pool-load", "pool-fill")
 _COLOURS = {"host": "cyan", "ssd": "yellow"}
 
 
@@ -79,6 +79,7 @@ def _hits(status: Status) -> Table:
     table = _table("hit rate", "last minute", "")
     for name, rate, curve in (
         ("look-ups", rates["lookup"], curves["lookup_hits"]),
+        *([("gets, device pool", rates["pool"], curves["pool_hits"])] if status["counts"]["pool_used_nbytes"] else []),
         ("gets, host", rates["host"], curves["host_hits"]),
         ("gets, ssd", rates["ssd"], curves["ssd_hits"]),
     ):

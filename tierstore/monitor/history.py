@@ -24,11 +24,12 @@ _LINKS = tuple(str(link) for link in Metric.LINK_BYTES.labels["link"])
 class Curves(TypedDict):
     """One value a point, oldest first; None where there was nothing to measure.
 
-    `at` is Unix time in seconds; shares are from 0 to 1; links give bytes a second.
+    `at` is Unix time in seconds; shares are from 0 to 1, `pool_hits` those of the device pool; links give bytes a second.
     """
 
     at: list[float]
     lookup_hits: list[float | None]
+    pool_hits: list[float | None]
     host_hits: list[float | None]
     ssd_hits: list[float | None]
     host_used: list[float | None]
@@ -40,6 +41,7 @@ class Curves(TypedDict):
 class _Point:
     at: float
     lookup_hits: float | None
+    pool_hits: float | None
     host_hits: float | None
     ssd_hits: float | None
     host_used: float | None
@@ -75,6 +77,7 @@ class History:
         return Curves(
             at=[round(point.at, 1) for point in points],
             lookup_hits=[point.lookup_hits for point in points],
+            pool_hits=[point.pool_hits for point in points],
             host_hits=[point.host_hits for point in points],
             ssd_hits=[point.ssd_hits for point in points],
             host_used=[point.host_used for point in points],
@@ -88,6 +91,7 @@ def _point(counted: Metrics, at: float, seconds: float) -> _Point:
     return _Point(
         at=at,
         lookup_hits=ratio(counted.value(Metric.LOOKUP_HIT_BLOCKS), counted.value(Metric.LOOKUP_BLOCKS)),
+        pool_hits=hit_share(counted, TierName.DEVICE_POOL),
         host_hits=hit_share(counted, TierName.HOST),
         ssd_hits=hit_share(counted, TierName.SSD),
         host_used=ratio(used, used + free),

@@ -121,7 +121,8 @@ def describe(watched: Watched, history: History, now: float) -> Status:
         verbs={str(verb): _verb(str(verb), metrics, recent, seconds) for verb in Metric.REQUEST_BYTES.labels["verb"]},
         hit_rates={
             "lookup": ratio(recent.value(Metric.LOOKUP_HIT_BLOCKS), recent.value(Metric.LOOKUP_BLOCKS)),
-            "get": hit_share(recent, TierName.HOST, TierName.SSD),
+            "get": hit_share(recent, TierName.DEVICE_POOL, TierName.HOST, TierName.SSD),
+            "pool": hit_share(recent, TierName.DEVICE_POOL),
             "host": hit_share(recent, TierName.HOST),
             "ssd": hit_share(recent, TierName.SSD),
         },
@@ -177,14 +178,17 @@ def _counts(metrics: Metrics) -> dict[str, float]:
     )
     return {
         "corrupt_blocks": corrupt,
+        "evicted_pool_blocks": metrics.value(Metric.EVICTED_BLOCKS, TierName.DEVICE_POOL),
         "evicted_host_blocks": metrics.value(Metric.EVICTED_BLOCKS, TierName.HOST),
         "evicted_ssd_blocks": metrics.value(Metric.EVICTED_BLOCKS, TierName.SSD),
         "prefetched_useful_blocks": metrics.value(Metric.PREFETCHED_BLOCKS, "useful"),
         "prefetched_wasted_blocks": metrics.value(Metric.PREFETCHED_BLOCKS, "wasted"),
         "prefetched_cancelled_blocks": metrics.value(Metric.PREFETCHED_BLOCKS, "cancelled"),
         "ssd_outages": metrics.total(Metric.SSD_OUTAGES),
+        "pool_used_nbytes": metrics.value(Metric.DEVICE_POOL_USED_BYTES),
         "lent_nbytes": metrics.value(Metric.HOST_LENT_BYTES),
         "write_amplification_ratio": metrics.value(Metric.SSD_WRITE_AMPLIFICATION_RATIO),
+        "service_sessions": metrics.total(Metric.SERVICE_SESSIONS),
         "open_sessions": metrics.value(Metric.OPEN_SESSIONS),
         "waiting_requests": metrics.value(Metric.WAITING_REQUESTS),
         "window_blocks": metrics.value(Metric.WINDOW_BLOCKS),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from grpc import aio
 
 import tierstore
 from tierstore.errors import IdentityError, LimitError, TierstoreError, UnavailableError, VersionError
+from tierstore.metrics import Metric
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service.status import ERROR_KEY, code_of
 from tierstore.service.wire import CHUNK_NBYTES, HASHES_MAX, METHODS, PROTOCOL, SERVICE_NAME, Data
@@ -64,13 +66,15 @@ class Dispatcher:
             elif name == "Get":
                 made[name] = grpc.unary_stream_rpc_method_handler(self._get, *codec)
             else:
-                made[name] = grpc.unary_unary_rpc_method_handler(self._unary(self._rooms.calls[name]), *codec)
+                made[name] = grpc.unary_unary_rpc_method_handler(self._unary(name, self._rooms.calls[name]), *codec)
         return grpc.method_handlers_generic_handler(SERVICE_NAME, made)
 
-    def _unary(self, call: Callable[..., Awaitable[object]]) -> Callable[[object, Context], Awaitable[object]]:
+    def _unary(
+        self, name: str, call: Callable[..., Awaitable[object]]
+    ) -> Callable[[object, Context], Awaitable[object]]:
         async def answer(request: object, context: Context) -> object:
             try:
-                with self._admitted(request, context) as session:
+                with self._admitted(name, request, context) as session:
                     return await call(session, request)
             except TierstoreError as error:
                 return await _abort(context, error)
@@ -79,7 +83,7 @@ class Dispatcher:
 
     async def _get(self, request: pb.GetRequest, context: Context) -> None:
         try:
-            with self._admitted(request, context) as session:
+            with self._admitted("Get", request, context) as session:
                 async with aclosing(self._rooms.streams.get(session, request)) as messages:
                     async for message in messages:
                         await context.write(message)
@@ -94,7 +98,7 @@ class Dispatcher:
             first = await anext(requests, None)
             if not isinstance(first, pb.PutRequest) or first.WhichOneof("part") != "begin":
                 raise IdentityError("the first message of a put says whose blocks follow; send PutBegin")
-            with self._admitted(first.begin, context) as session:
+            with self._admitted("Put", first.begin, context) as session:
                 return await self._rooms.streams.put(session, first.begin, _data_of(requests))
         except TierstoreError as error:
             return await _abort(context, error)
@@ -141,8 +145,20 @@ class Dispatcher:
         return self._authority.principal(metadata)
 
     @contextmanager
-    def _admitted(self, request: object, context: Context) -> Iterator[Session]:
-        """The session of a call, within its limits; it ends the call where it ends itself."""
+    def _admitted(self, name: str, request: object, context: Context) -> Iterator[Session]:
+        """The session of a call, within its limits; it ends the call where it ends itself. Counts and times it."""
+        begun, metrics = time.perf_counter(), self._rooms.metrics
+        try:
+            with self._within_limits(request, context) as session:
+                yield session
+        except TierstoreError:
+            metrics.add(Metric.SERVICE_FAILED_CALLS, 1, name)
+            raise
+        finally:
+            metrics.observe(Metric.SERVICE_CALL_SECONDS, time.perf_counter() - begun, name)
+
+    @contextmanager
+    def _within_limits(self, request: object, context: Context) -> Iterator[Session]:
         session = self._rooms.sessions.find(request.scope.session_id, self._principal(context))  # type: ignore[attr-defined]
         hashes = getattr(request, "hashes", b"")
         if len(hashes) > HASHES_MAX * HASH_NBYTES:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from grpc import aio
 
 from tierstore.errors import ConfigError
+from tierstore.metrics import Metric, Metrics
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service._pb.standard import health_pb2, health_pb2_grpc, reflection
 from tierstore.service.calls import Calls
@@ -67,6 +68,7 @@ class Rooms:
         may_attach: Whether a session may map the pool.
         prefetch_waits: Whether requests wait for their prefetches.
         traffic: Calls under way.
+        metrics: Counted into, on the server's loop.
         boot_id: Another one after each start.
     """
 
@@ -76,6 +78,7 @@ class Rooms:
     may_attach: Callable[[Session], bool]
     prefetch_waits: bool
     traffic: Traffic
+    metrics: Metrics
     boot_id: bytes = field(default_factory=lambda: secrets.token_bytes(_BOOT_ID_NBYTES))
 
 
@@ -97,6 +100,7 @@ class Server:
         self._paths: list[str] = []
         self.sessions = Sessions(store, limits or SessionLimits())
         self._traffic = Traffic()
+        self._metrics = Metrics()
         self._health = Health(store.health, self._traffic, self.sessions)
         self._looking = asyncio.create_task(self._health.look())
         self._pool_socket: PoolSocket | None = None
@@ -113,7 +117,16 @@ class Server:
             lending.may_attach,
             prefetch_waits=store.prefetching.waits,
             traffic=self._traffic,
+            metrics=self._metrics,
         )
+        store.count_in(self._counted)
+
+    def _counted(self) -> Metrics:
+        """What the store tells of its service; on whichever thread asks."""
+        attached = sum(session.attached for session in self.sessions)
+        self._metrics.set(Metric.SERVICE_SESSIONS, attached, "attached")
+        self._metrics.set(Metric.SERVICE_SESSIONS, len(self.sessions) - attached, "streamed")
+        return self._metrics
 
     async def listen_here(self, path: str) -> None:
         """Listen on a Unix socket, which the file system guards (mode 0600).
