@@ -24,7 +24,7 @@ _LINKS = tuple(str(link) for link in Metric.LINK_BYTES.labels["link"])
 class Curves(TypedDict):
     """One value a point, oldest first; None where there was nothing to measure.
 
-    `at` is Unix time in seconds; shares are from 0 to 1, `pool_hits` those of the device pool; links give bytes a second.
+    `at` is Unix time in seconds; shares are from 0 to 1, of the device pool `pool_hits`; links give bytes a second.
     """
 
     at: list[float]
