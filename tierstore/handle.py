@@ -14,7 +14,7 @@ from tierstore.arguments import as_hashes, seconds_of
 from tierstore.control.loading import LoadRequest
 from tierstore.errors import ConfigError
 from tierstore.keys import Namespace
-from tierstore.transfer import openings, scheduling
+from tierstore.transfer import catalogue, openings, scheduling
 from tierstore.transfer.caller_memory import BlockIds, CallerMemory
 from tierstore.transfer.future import Transfer
 from tierstore.transfer.lending import Lease, Reservation
@@ -56,6 +56,10 @@ class NamespaceHandle:
     def places(self, hashes: Sequence[bytes] | UInt8Array) -> UInt8Array:
         """uint8[n]: the nearest tier from which each block could be loaded, as `tierstore.advice.Place`."""
         return scheduling.places(self._store.engine, self._generation.number, as_hashes(hashes))
+
+    def held(self) -> tuple[int, int]:
+        """How many blocks are in host memory, and on SSD. Takes a few ms for a million blocks, in slices."""
+        return catalogue.held(self._store.engine, self._generation.number)
 
     def put(
         self,

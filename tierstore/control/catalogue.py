@@ -81,6 +81,16 @@ class Catalogue:
         usage = Usage(prefix, directory.last_use[entries], directory.hits[entries])
         return usage, following if following < directory.high_water else None
 
+    def held(self, number: int, start: int) -> tuple[int, int, int | None]:
+        """Blocks of a generation in host memory and on SSD, of some entries from `start` on, and where to go on."""
+        directory = self._mind.directory
+        entries = directory.held(start, start + _USAGE_ENTRIES)
+        entries = entries[directory.index.generation[entries] == number]
+        in_host = int(np.count_nonzero(directory.host.state[entries] != State.ABSENT))
+        on_ssd = int(np.count_nonzero(directory.ssd.state[entries] != State.ABSENT))
+        following = start + _USAGE_ENTRIES
+        return in_host, on_ssd, following if following < directory.high_water else None
+
     def lookup(self, number: int, hashes: UInt8Array) -> list[Presence]:
         """What is known of each block, given uint8[n, 32]."""
         entries = self._mind.directory.find(number, as_keys(hashes))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tierstore.handle import NamespaceHandle
     from tierstore.keys import Namespace
+    from tierstore.service.quotas import Quotas
     from tierstore.service.sessions import Session, Sessions
     from tierstore.service.workers import Workers
     from tierstore.store import Store
@@ -34,12 +35,14 @@ class Calls:
         store: Whose verbs they are.
         sessions: What clients hold.
         workers: For verbs that wait for a disk.
+        quotas: Told of namespaces.
     """
 
-    def __init__(self, store: Store, sessions: Sessions, workers: Workers) -> None:
+    def __init__(self, store: Store, sessions: Sessions, workers: Workers, quotas: Quotas) -> None:
         self._store = store
         self._sessions = sessions
         self._workers = workers
+        self._quotas = quotas
         self._known: dict[bytes, Namespace] = {}
 
     @property
@@ -69,6 +72,7 @@ class Calls:
             raise VersionError(self._difference(namespace, request.fingerprint))
         handle = await self._workers.run(lambda: self._store.namespace(namespace))
         self._known[namespace.fingerprint] = namespace
+        self._quotas.opened(session.principal, handle)
         number = session.namespaces.keep(handle)
         return pb.OpenNamespaceResponse(
             namespace_handle=number,

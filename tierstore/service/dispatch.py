@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 from grpc import aio
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["Dispatcher"]
 
 _logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _HELLO_SECONDS = 10.0
 _NAME_CHARACTERS = 64
@@ -86,7 +88,7 @@ class Dispatcher:
             with self._admitted("Get", request, context) as session:
                 async with aclosing(self._rooms.streams.get(session, request)) as messages:
                     async for message in messages:
-                        await context.write(message)
+                        await self._patiently(context.write(message))
         except TierstoreError as error:
             await _abort(context, error)
         except aio.InternalError:
@@ -99,7 +101,7 @@ class Dispatcher:
             if not isinstance(first, pb.PutRequest) or first.WhichOneof("part") != "begin":
                 raise IdentityError("the first message of a put says whose blocks follow; send PutBegin")
             with self._admitted("Put", first.begin, context) as session:
-                return await self._rooms.streams.put(session, first.begin, _data_of(requests))
+                return await self._rooms.streams.put(session, first.begin, self._data_of(requests))
         except TierstoreError as error:
             return await _abort(context, error)
 
@@ -144,6 +146,21 @@ class Dispatcher:
         metadata = dict(context.invocation_metadata() or ())
         return self._authority.principal(metadata)
 
+    async def _data_of(self, requests: AsyncIterator[pb.PutRequest | Data]) -> AsyncIterator[Data]:
+        while (part := await self._patiently(anext(requests, None))) is not None:
+            if isinstance(part, pb.PutRequest):
+                raise IdentityError("a put begins once; behind PutBegin send data")
+            yield part
+
+    async def _patiently(self, step: Awaitable[T]) -> T:
+        """One step of a stream; whoever lets it wait for longer than a lease lasts is cut off with LimitError."""
+        seconds = self._rooms.sessions.limits.lease_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await step
+        except TimeoutError as error:
+            raise LimitError(f"nothing has moved for {seconds:g} s; the stream is cut off") from error
+
     @contextmanager
     def _admitted(self, name: str, request: object, context: Context) -> Iterator[Session]:
         """The session of a call, within its limits; it ends the call where it ends itself. Counts and times it."""
@@ -167,7 +184,7 @@ class Dispatcher:
         assert task is not None, "calls are answered by tasks"
         session.tasks.add(task)
         try:
-            with self._rooms.traffic.one():
+            with self._rooms.traffic.one(), self._rooms.quotas.call(session.principal):
                 yield session
         finally:
             session.tasks.discard(task)
@@ -194,13 +211,6 @@ async def _left(requests: AsyncIterator[pb.OpenSessionRequest], session: Session
     async for _ in requests:
         pass
     session.tell(None)
-
-
-async def _data_of(requests: AsyncIterator[pb.PutRequest | Data]) -> AsyncIterator[Data]:
-    async for part in requests:
-        if isinstance(part, pb.PutRequest):
-            raise IdentityError("a put begins once; behind PutBegin send data")
-        yield part
 
 
 async def _abort(context: Context, error: TierstoreError) -> object:

@@ -108,7 +108,7 @@ class Lending:
         )
         kept = False
         try:
-            grant = await asyncio.shield(asyncio.wrap_future(lease.granted))
+            grant = await asyncio.wrap_future(lease.granted)
             number = self._sessions.lend(session, lease)
             kept = True
         finally:

@@ -22,6 +22,7 @@ from tierstore.service.gate import ReflectionGate
 from tierstore.service.health import Health
 from tierstore.service.lending import Lending
 from tierstore.service.pool_socket import PoolSocket
+from tierstore.service.quotas import Quotas
 from tierstore.service.security import OwnerOnly
 from tierstore.service.sessions import SessionLimits, Sessions
 from tierstore.service.sockets import UNIX, clear_way, private_mode, unlink_socket
@@ -69,6 +70,7 @@ class Rooms:
         prefetch_waits: Whether requests wait for their prefetches.
         traffic: Calls under way.
         metrics: Counted into, on the server's loop.
+        quotas: What each credential has.
         boot_id: Another one after each start.
     """
 
@@ -79,6 +81,7 @@ class Rooms:
     prefetch_waits: bool
     traffic: Traffic
     metrics: Metrics
+    quotas: Quotas
     boot_id: bytes = field(default_factory=lambda: secrets.token_bytes(_BOOT_ID_NBYTES))
 
 
@@ -108,16 +111,18 @@ class Server:
             clear_way(pool_path)
             self._pool_socket = PoolSocket(pool_path, store.pool, self.sessions)
             self._pool_socket.start()
+        quotas = Quotas(self._workers)
         lending = Lending(self.sessions, self._pool_socket)
-        calls = Calls(store, self.sessions, self._workers)
+        calls = Calls(store, self.sessions, self._workers, quotas)
         self._rooms = Rooms(
             self.sessions,
             {**calls.by_name, **lending.by_name},
-            Streams(store, self._workers),
+            Streams(store, self._workers, quotas),
             lending.may_attach,
             prefetch_waits=store.prefetching.waits,
             traffic=self._traffic,
             metrics=self._metrics,
+            quotas=quotas,
         )
         store.count_in(self._counted)
 

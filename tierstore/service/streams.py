@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
     from tierstore.handle import NamespaceHandle
+    from tierstore.service.quotas import Quotas
     from tierstore.service.sessions import Session
     from tierstore.service.workers import Workers
     from tierstore.store import Store
@@ -56,11 +58,13 @@ class Streams:
     Args:
         store: Whose verbs they are.
         workers: What copies.
+        quotas: Asked before anything is taken.
     """
 
-    def __init__(self, store: Store, workers: Workers) -> None:
+    def __init__(self, store: Store, workers: Workers, quotas: Quotas) -> None:
         self._store = store
         self._workers = workers
+        self._quotas = quotas
 
     async def get(self, session: Session, request: pb.GetRequest) -> AsyncGenerator[bytes | pb.GetResponse]:
         """Messages of data, then the result."""
@@ -68,9 +72,13 @@ class Streams:
         hashes = convert.to_hashes(request.hashes)
         window, clock = self._window(handle), _Deadline(request.deadline_seconds)
         codes, leading = np.full(len(hashes), Outcome.MISS, np.uint8), 0
+        block_nbytes = handle.namespace.stored_layout.block_nbytes
         leases: deque[tuple[Lease, int]] = deque()
         starts = iter(range(0, len(hashes), window))
-        try:
+        with ExitStack() as held:
+            most = min(len(hashes), _WINDOWS * window) * block_nbytes
+            held.enter_context(self._quotas.inflight(session.principal, most))
+            held.callback(_release_all, leases)
             while True:
                 for first in islice(starts, _WINDOWS - len(leases)):
                     wanted = hashes[first : first + window]
@@ -78,19 +86,15 @@ class Streams:
                 if not leases:
                     break
                 lease, num_wanted = leases[0]
-                grant = await asyncio.shield(asyncio.wrap_future(lease.granted))
-                async for message in self._messages(grant, handle.namespace.stored_layout.block_nbytes):
+                grant = await asyncio.wrap_future(lease.granted)
+                async for message in self._messages(grant, block_nbytes):
                     yield message
                 leases.popleft()[0].release()
                 leading += len(grant)
                 if len(grant) < num_wanted:
                     break
-        finally:
-            for lease, _ in leases:
-                lease.release()
         codes[:leading] = Outcome.OK
-        nbytes = leading * handle.namespace.stored_layout.block_nbytes
-        result = TransferResult(leading, codes, nbytes, clock.seconds)
+        result = TransferResult(leading, codes, leading * block_nbytes, clock.seconds)
         yield pb.GetResponse(result=convert.from_result(result))
 
     async def _messages(self, grant: Grant, block_nbytes: int) -> AsyncIterator[bytes]:
@@ -113,8 +117,12 @@ class Streams:
         handle = session.namespaces.find(begin.scope.namespace_handle)
         hashes = convert.to_hashes(begin.hashes)
         putting = _Put(handle, begin, self._workers, self._store.pool.view)
+        window, block_nbytes = self._window(handle), handle.namespace.stored_layout.block_nbytes
         all_held = len(hashes) > 0 and handle.lookup(hashes) == len(hashes)
-        await putting.run(hashes, self._window(handle), parts, all_held=all_held)
+        if not all_held:
+            await self._quotas.take(session.principal, len(hashes) * block_nbytes)
+        with self._quotas.inflight(session.principal, min(len(hashes), window) * block_nbytes):
+            await putting.run(hashes, window, parts, all_held=all_held)
         return pb.PutResponse(result=convert.from_result(await putting.result(len(hashes))))
 
     def _window(self, handle: NamespaceHandle) -> int:
@@ -254,6 +262,11 @@ def _batches(offsets: list[int], block_nbytes: int) -> Iterator[list[Pieces]]:
         batch.append(pieces)
     if batch:
         yield batch
+
+
+def _release_all(leases: deque[tuple[Lease, int]]) -> None:
+    for lease, _ in leases:
+        lease.release()
 
 
 class _Deadline:

@@ -1,6 +1,6 @@
 """What lies on SSD, made known to the mind and read out of it. In slices, so that no lock hold grows with a folder.
 
-Called by the store when it opens a namespace, and by the keeper of recency.
+Called by the store when it opens a namespace, by the keeper of recency, and for quotas.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tierstore.transfer.engine import Engine
     from tierstore.types import Extents, UInt8Array
 
-__all__ = ["adopt", "usage"]
+__all__ = ["adopt", "held", "usage"]
 
 
 def adopt(engine: Engine, number: int, hashes: UInt8Array, extents: Extents, used: Usage | None = None) -> int:
@@ -37,3 +37,14 @@ def usage(engine: Engine) -> list[Usage]:
             used, start = planner.catalogue.usage(start)
         found.append(used)
     return found
+
+
+def held(engine: Engine, number: int) -> tuple[int, int]:
+    """Blocks of a generation in host memory, and on SSD."""
+    in_host = on_ssd = 0
+    start: int | None = 0
+    while start is not None:
+        with engine.planning() as planner:
+            more_in_host, more_on_ssd, start = planner.catalogue.held(number, start)
+        in_host, on_ssd = in_host + more_in_host, on_ssd + more_on_ssd
+    return in_host, on_ssd

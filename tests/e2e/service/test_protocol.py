@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.e2e.service.stranger import Stranger, stranger
-from tests.e2e.service.world import Serving, client_of, served
-from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, num_pins, rows
+from tests.e2e.service.world import Serving, client_of, num_loans, served
+from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, rows
 from tierstore.client import Client
 from tierstore.errors import VersionError
 from tierstore.service._pb import tierstore_pb2 as pb
@@ -52,7 +52,7 @@ def test_a_put_that_makes_no_sense_is_refused_and_leaves_nothing(serving: Servin
             visitor.put(messages)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert serving.store.flush().result(TIMEOUT_SECONDS).ok
-    assert num_pins(serving.store) == 0
+    assert num_loans(serving.store) == 0
 
 
 def test_a_put_of_what_is_held_is_answered_without_its_bytes(serving: Serving) -> None:

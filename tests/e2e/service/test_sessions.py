@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from tests.e2e.service.stranger import Stranger, stranger
-from tests.e2e.service.world import Serving, served
-from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, num_pins, rows
+from tests.e2e.service.world import Serving, num_loans, served
+from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, rows
 from tests.processes import program
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service.sessions import Session, SessionLimits
@@ -85,7 +85,7 @@ def test_leases_and_reservations_end_with_the_connection(serving: Serving) -> No
             assert own.presence(BLOCKS)[3:] == [Presence.PENDING] * 3, "the client may still be writing"
         end_of(serving, session)
     assert own.presence(BLOCKS) == [Presence.HIT] * 3 + [Presence.MISS] * 3
-    assert num_pins(serving.store) == 0
+    assert num_loans(serving.store) == 0
 
 
 def test_a_lease_ends_by_itself(serving: Serving) -> None:
@@ -96,7 +96,7 @@ def test_a_lease_ends_by_itself(serving: Serving) -> None:
         (session,) = sessions(serving)
         serving.run(_no_leases(session))
         assert serving.store.flush().result(TIMEOUT_SECONDS).ok
-        assert num_pins(serving.store) == 0
+        assert num_loans(serving.store) == 0
 
 
 async def _no_leases(session: Session) -> None:

@@ -1,0 +1,112 @@
+"""What each credential has at the moment, against its quota. Called by whoever is about to take more.
+
+On the server's loop alone. What a tenant's blocks take of the tiers is counted at most once a second, and what has
+been put since then is added; gets and evictions of others move it meanwhile, so that a quota is kept to about a
+second's worth of traffic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tierstore.errors import LimitError
+
+if TYPE_CHECKING:
+    from tierstore.handle import NamespaceHandle
+    from tierstore.service.security import Principal
+    from tierstore.service.workers import Workers
+
+__all__ = ["Quotas"]
+
+_COUNT_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Account:
+    """Of one credential."""
+
+    num_calls: int = 0
+    inflight_nbytes: int = 0
+    handles: dict[bytes, NamespaceHandle] = field(default_factory=dict)
+    counted_at: float = float("-inf")
+    host_nbytes: int = 0
+    ssd_nbytes: int = 0
+
+
+class Quotas:
+    """See the module.
+
+    Args:
+        workers: What counts.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._accounts: dict[str, _Account] = {}
+
+    def opened(self, principal: Principal, handle: NamespaceHandle) -> None:
+        """A namespace of the credential, whose blocks count from now on."""
+        if principal.tenants is not None:
+            self._account(principal).handles[handle.namespace.fingerprint] = handle
+
+    @contextmanager
+    def call(self, principal: Principal) -> Iterator[None]:
+        """While it lasts, one more call. Raises LimitError where that would be too many."""
+        account, most = self._account(principal), principal.quota.requests
+        if most is not None and account.num_calls >= most:
+            raise LimitError(f"credential {principal.name!r} has {most} calls under way, which is its quota")
+        account.num_calls += 1
+        try:
+            yield
+        finally:
+            account.num_calls -= 1
+
+    @contextmanager
+    def inflight(self, principal: Principal, nbytes: int) -> Iterator[None]:
+        """While it lasts, so many bytes more on their way. Raises LimitError where that would be too many."""
+        account, most = self._account(principal), principal.quota.inflight_nbytes
+        if most is not None and account.inflight_nbytes + nbytes > most:
+            raise LimitError(f"credential {principal.name!r} would have more than {most} bytes under way, its quota")
+        account.inflight_nbytes += nbytes
+        try:
+            yield
+        finally:
+            account.inflight_nbytes -= nbytes
+
+    async def take(self, principal: Principal, nbytes: int) -> None:
+        """So many bytes of blocks are about to be put. Raises LimitError where there is no room for them."""
+        quota = principal.quota
+        if quota.host_nbytes is None and quota.ssd_nbytes is None:
+            return
+        account = self._account(principal)
+        if time.monotonic() - account.counted_at > _COUNT_SECONDS:
+            handles = list(account.handles.values())
+            account.counted_at = time.monotonic()
+            account.host_nbytes, account.ssd_nbytes = await self._workers.run(lambda: _count(handles))
+        for tier, held, most in (
+            ("host memory", account.host_nbytes, quota.host_nbytes),
+            ("SSD", account.ssd_nbytes, quota.ssd_nbytes),
+        ):
+            if most is not None and held + nbytes > most:
+                raise LimitError(
+                    f"credential {principal.name!r} would hold more than {most} bytes of {tier}, its quota"
+                )
+        account.host_nbytes += nbytes
+        account.ssd_nbytes += nbytes
+
+    def _account(self, principal: Principal) -> _Account:
+        return self._accounts.setdefault(principal.name, _Account())
+
+
+def _count(handles: list[NamespaceHandle]) -> tuple[int, int]:
+    """Bytes in host memory and on SSD."""
+    host_nbytes = ssd_nbytes = 0
+    for handle in handles:
+        in_host, on_ssd = handle.held()
+        block_nbytes = handle.namespace.stored_layout.block_nbytes
+        host_nbytes, ssd_nbytes = host_nbytes + in_host * block_nbytes, ssd_nbytes + on_ssd * block_nbytes
+    return host_nbytes, ssd_nbytes
