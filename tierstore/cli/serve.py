@@ -6,6 +6,7 @@ told to end (SIGTERM, SIGINT) and all is finished and synced, 143 or 130 where a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -40,9 +41,20 @@ def command(path: Path | None, *, print_config: bool, **given: str | None) -> No
         for key, value, source in config.describe():
             click.echo(f"{key:40} {value:24} {source}")
         return
+    from tierstore.monitor.log_lines import EVERY_LOGGER, write_log
     from tierstore.service.serving import serve
 
-    serve(config, lambda line: click.echo(line, err=True))
+    write_log(config.log, EVERY_LOGGER)
+    serve(config, _echo if config.log.format is None else _log)
+
+
+def _echo(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _log(line: str) -> None:
+    """Where the log is written to stderr, what a person would read is a record of it: nothing else stands there."""
+    logging.getLogger(__name__).info("%s", line)
 
 
 def _options() -> Iterator[click.Option]:

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from tierstore.config import LogConfig
 
-__all__ = ["JsonLines", "TextLines", "write_log"]
+__all__ = ["EVERY_LOGGER", "JsonLines", "TextLines", "write_log"]
+
+EVERY_LOGGER = ""
+"""Those of other libraries too; for a process that is all ours."""
 
 _LOGGER = "tierstore"
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -75,6 +76,18 @@ def test_the_banner_says_what_is_served_and_to_whom(tmp_path: Path) -> None:
             assert words in banner
         for name in ("service.sock", "service.sock.pool"):
             assert stat.S_IMODE(os.stat(tmp_path / name).st_mode) == 0o600
+
+
+def test_with_a_json_log_every_line_is_an_object(tmp_path: Path) -> None:
+    with serve(tmp_path, "--log.format=json", "--monitor.address=127.0.0.1:0") as served:
+        code, said = served.end()
+    records = [json.loads(line) for line in [*served.banner, *said.splitlines()]]
+    assert code == 0
+    assert {record["level"] for record in records} == {"info"}
+    messages = [record["message"] for record in records]
+    for words in ("256 KiB (262144 B), shared", "metrics and status at http://127.0.0.1:", "finished and synced"):
+        assert any(words in message for message in messages), words
+    assert len(set(messages)) == len(messages), "a record is written twice"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
