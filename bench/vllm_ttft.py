@@ -8,6 +8,7 @@ does befalls both. Each prompt is new to both; each mode is one way to answer it
     cold       computed and saved, with the connector
     warm       loaded from host memory, after the engine has forgotten its own blocks
     restart    loaded from SSD by a new engine, whose host memory is empty
+    service    loaded from the host memory of a service in another process
 
 Ratios are medians over prompts of one mode's time over the others' for the same prompt. Runs where
 ``PYTHON_WITH_VLLM`` (or this interpreter) has vLLM, on a CPU or a GPU.
@@ -26,10 +27,10 @@ from typing import Any
 
 import click
 
-from tests.vllm.engines import Answer, EngineProcess, Nursery, interpreter, prompt, running
+from tests.vllm.engines import Answer, EngineProcess, Nursery, interpreter, prompt, running, serving
 from tierstore.benchmark.machine import describe_machine
 
-MODES = ("none", "local", "cold", "warm", "restart")
+MODES = ("none", "local", "cold", "warm", "restart", "service")
 SMALL_SHAPE = {"layers": 2, "heads": 2, "kv_heads": 1}
 SHAPE = {"layers": 12, "heads": 12, "kv_heads": 12, "vocabulary": 4096}
 """Hidden size 768."""
@@ -94,6 +95,13 @@ def measure(nursery: Nursery, folder: Path, options: Mapping[str, Any], prompts:
         with running(nursery, connector=connector | {"lookup_seconds": 10}, **given) as engine:
             for number, tokens in enumerate(prompts):
                 (Figures() if number not in counted else figures).measure("restart", number, engine, tokens)
+        with serving(folder, host_size=options["host_size"]) as endpoint:
+            connector = {"mode": "service", "endpoint": endpoint}
+            with running(nursery, connector=connector, **given) as engine:
+                for number, tokens in enumerate(prompts):
+                    engine.ask("first_token", prompt=list(tokens))
+                    engine.reset()
+                    (Figures() if number not in counted else figures).measure("service", number, engine, tokens)
     return figures
 
 

@@ -165,6 +165,16 @@ class Engine:
             "abstract": {name: [] for name, value in bases.items() if getattr(value, "__isabstractmethod__", False)},
         }
 
+    def connected(self) -> bool:
+        """Wait for the service."""
+        store = self._scheduler.connector._seat.store(lambda: None)
+        return bool(store.wait(60.0))
+
+    def settle(self) -> None:
+        """Step until workers in other processes have saved everything."""
+        while self._scheduler.has_requests():
+            self._llm.llm_engine.engine_core.get_output()
+
     def reset(self) -> bool:
         """Forget the engine's own prefix cache."""
         return bool(self._llm.reset_prefix_cache())

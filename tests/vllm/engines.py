@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["Answer", "EngineError", "EngineProcess", "Nursery", "interpreter", "prompt", "running"]
+__all__ = ["Answer", "EngineError", "EngineProcess", "Nursery", "interpreter", "prompt", "running", "serving"]
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = "PYTHON_WITH_VLLM"
@@ -25,9 +25,11 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TORCHDYNAMO_DISABLE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "PYTHONPATH": str(ROOT),
 }
 
@@ -156,6 +158,20 @@ def running(nursery: Nursery, **options: Any) -> Iterator[EngineProcess]:
         yield engine
         undo.pop_all()
         engine.close()
+
+
+@contextmanager
+def serving(folder: Path, **settings: object) -> Iterator[str]:
+    """A service in a process of its own; its endpoint."""
+    endpoint = f"unix:{folder}/service.sock"
+    given = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    command = [sys.executable, "-m", "tierstore.cli.main", "serve", "--listen", endpoint, *given]
+    process = subprocess.Popen(command, cwd=folder)
+    try:
+        yield endpoint
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def prompt(name: int, num_tokens: int) -> list[int]:

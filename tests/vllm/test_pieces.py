@@ -109,11 +109,14 @@ def test_only_a_step_with_one_prompt_is_measured() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/vllm.md"])
 def test_the_line_to_start_vllm_with_is_one_that_works(page: str) -> None:
-    (line,) = re.findall(r"--kv-transfer-config '(\{.*?\})'", (ROOT / page).read_text("utf-8"), re.DOTALL)
-    given = json.loads(line)
-    module = importlib.util.find_spec(given["kv_connector_module_path"])
-    assert (given["kv_connector"], module is None) == ("TierStoreConnector", False)
-    assert Options.read(given["kv_connector_extra_config"]).store_config(dp_rank=0, dp_size=1, device="cpu").ssd.enabled
+    lines = re.findall(r"--kv-transfer-config '(\{.*?\})'", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    assert lines
+    for given in map(json.loads, lines):
+        module = importlib.util.find_spec(given["kv_connector_module_path"])
+        assert (given["kv_connector"], module is None) == ("TierStoreConnector", False)
+        options = Options.read(given["kv_connector_extra_config"])
+        store = options.store_config(dp_rank=0, dp_size=1, device="cpu")
+        assert store.ssd.enabled is (options.mode == "embedded")
 
 
 def test_the_page_tells_every_option() -> None:

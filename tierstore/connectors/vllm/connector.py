@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -17,6 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from tierstore import registry
 from tierstore.connectors.vllm import identity, pages
 from tierstore.connectors.vllm.jobs import StepJobs, StepReport, WorkerCache
 from tierstore.connectors.vllm.options import Options
@@ -28,7 +29,12 @@ from tierstore.errors import ConfigError
 from tierstore.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
+
+    from tierstore.client import Client
+    from tierstore.device.base import Device
 
 __all__ = ["TierStoreConnector"]
 
@@ -49,7 +55,7 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerHalf(vllm_config, self._options, groups, self._seat)
         else:
-            self._worker = WorkerHalf(vllm_config, self._options, groups, kv_cache_config.num_blocks)
+            self._worker = WorkerHalf(vllm_config, self._options, groups, kv_cache_config)
             self._seat.worker = self._worker
 
     @property
@@ -66,15 +72,20 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Bind the cache, opening the store where this process holds it."""
-        device = next(iter(kv_caches.values())).device.type
-        self.worker.bind(self._seat.store(lambda: self._open(device)), kv_caches)
+        device = open_device(next(iter(kv_caches.values())).device.type)
+        self.worker.bind(self._seat.store(lambda: self._open(device)), device, kv_caches)
 
-    def _open(self, device: str) -> Store:
+    def _open(self, device: Device) -> Store | Client:
+        if self._options.mode == "service":
+            from tierstore.client import Client
+
+            assert self._options.endpoint is not None, "checked when the options were read"
+            return Client(self._options.endpoint, device=device, name=f"vLLM {self._kv_transfer_config.engine_id}")
         parallel = self._vllm_config.parallel_config
         config = self._options.store_config(
-            dp_rank=parallel.data_parallel_index, dp_size=parallel.data_parallel_size, device=device
+            dp_rank=parallel.data_parallel_index, dp_size=parallel.data_parallel_size, device=device.name
         )
-        return Store(config)
+        return Store(config, device=device)
 
     def get_handshake_metadata(self) -> WorkerCache | None:
         """What the scheduler's half must know of the cache."""
@@ -118,9 +129,10 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     # The scheduler's half.
 
-    def set_xfer_handshake_metadata(self, metadata: dict[int, WorkerCache]) -> None:
-        """Take what the workers say of their caches."""
-        self.scheduler.open(self._seat, [metadata[rank] for rank in sorted(metadata)])
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], WorkerCache]) -> None:
+        """Take what the workers say of their caches, by pipeline and tensor rank."""
+        caches = [metadata[ranks] for ranks in sorted(metadata)]
+        self.scheduler.open(self._seat, lambda: self._open(open_device("cpu")), caches)
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         """Remember the pool whose blocks are held while they are saved."""
@@ -224,6 +236,11 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return jobs
 
 
+def open_device(name: str) -> Device:
+    """The store's device for the caches of an engine's, by torch's name of it."""
+    return cast("Callable[[], Device]", registry.load("devices", name))()
+
+
 def _check(vllm_config: Any, options: Options) -> None:
     """Refuse set-ups that cannot work, before anything is opened."""
     identity.check_hashes(vllm_config)
@@ -232,8 +249,11 @@ def _check(vllm_config: Any, options: Options) -> None:
         raise ConfigError('load "layerwise" needs blocks_per_store_block 1; drop one of the two')
     if parallel.nnodes > 1:
         raise ConfigError(f"workers on {parallel.nnodes} hosts cannot reach one pool of host memory; use one host")
-    if parallel.world_size > 1:
-        raise ConfigError(f"{parallel.world_size} workers (TP × PP) cannot be served yet; run with one")
+    if parallel.world_size > 1 and options.mode == "embedded":
+        raise ConfigError(
+            f"{parallel.world_size} workers (TP × PP) need one store for all of them; run tierstore serve, and set "
+            'mode="service" and its endpoint'
+        )
     if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:
         raise ConfigError("context parallelism cannot be served yet; run without it")
     if vllm_config.kv_transfer_config.kv_load_failure_policy != "recompute":

@@ -94,9 +94,18 @@ def _packing(layer: Any) -> str:
 
 
 def make_namespace(
-    vllm_config: Any, options: Options, layout: KVLayout, *, revision: str, engine_config: str
+    vllm_config: Any, options: Options, layout: KVLayout, *, revision: str, engine_config: str, replicas: int
 ) -> Namespace:
-    """The namespace of one group's blocks on this worker."""
+    """The namespace of one group's blocks on this worker.
+
+    Args:
+        vllm_config: The engine's; its rank is this worker's.
+        options: The connector's.
+        layout: Of the blocks.
+        revision: What names the weights.
+        engine_config: See `describe_engine`.
+        replicas: Tensor-parallel ranks next to each other that hold the same KV, and so share their blocks.
+    """
     model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
     kv_dtype = str(model.dtype).removeprefix("torch.") if cache.cache_dtype == "auto" else str(cache.cache_dtype)
     name = Path(model.model)
@@ -108,5 +117,6 @@ def make_namespace(
         quantization=kv_dtype,
         tp_size=parallel.tensor_parallel_size,
         pp_size=parallel.pipeline_parallel_size,
+        shard=(parallel.rank % parallel.tensor_parallel_size // replicas, parallel.tensor_parallel_size // replicas),
         tenant=options.tenant,
     )

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from tierstore.connectors.vllm import pages
 from tierstore.connectors.vllm.adapters import Adapters
+from tierstore.connectors.vllm.advice import Here, There
 from tierstore.connectors.vllm.jobs import LoadJob, Part, StepJobs, StepReport
 from tierstore.connectors.vllm.patience import Patience, Stopwatch
 from tierstore.connectors.vllm.saves import Saves
@@ -23,17 +24,18 @@ from tierstore.connectors.vllm.waiting import NO_PARENT, Waiting
 from tierstore.errors import TierstoreError
 
 if TYPE_CHECKING:
+    from tierstore.client import Client
+    from tierstore.connectors.vllm.advice import Advisor, Found, Handle
     from tierstore.connectors.vllm.jobs import WorkerCache
     from tierstore.connectors.vllm.options import Options
     from tierstore.connectors.vllm.pages import Group
     from tierstore.connectors.vllm.seat import Seat
-    from tierstore.handle import NamespaceHandle
+    from tierstore.store import Store
 
 __all__ = ["SchedulerHalf"]
 
 _DRAIN_SECONDS = 30.0
 
-T = TypeVar("T")
 _logger = logging.getLogger("vllm.tierstore.scheduler")
 
 
@@ -54,7 +56,8 @@ class SchedulerHalf:
         transfer = vllm_config.kv_transfer_config
         self._alone = options.load == "async" and vllm_config.max_concurrent_batches == 1
         self._may_load, self._may_save = transfer.is_kv_consumer, transfer.is_kv_producer
-        self._handle: NamespaceHandle | None = None
+        self._handles: list[Handle] = []
+        self._advisor: Advisor | None = None
         self._requests: dict[str, Waiting] = {}
         self._loading: set[bytes] = set()
         self._loads: list[LoadJob] = []
@@ -65,10 +68,12 @@ class SchedulerHalf:
         self._patience = Patience(options.lookups_max, options.lookup_seconds)
         self._saves = Saves(options, self._group, num_workers=vllm_config.parallel_config.world_size)
 
-    def open(self, seat: Seat, caches: list[WorkerCache]) -> None:
-        """Take the namespace that the worker has found; until then nothing hits and nothing is saved."""
-        ((namespace,),) = [cache.namespaces for cache in caches]
-        self._handle = seat.store(_not_open).namespace(namespace)
+    def open(self, seat: Seat, open_store: Callable[[], Store | Client], caches: list[WorkerCache]) -> None:
+        """Take the namespaces that the workers have found; until then nothing hits and nothing is saved."""
+        found = {namespace.fingerprint: namespace for cache in caches for namespace in cache.namespaces}
+        store = seat.store(open_store)
+        self._handles = [store.namespace(namespace) for namespace in found.values()]
+        self._advisor = (Here if self._options.mode == "embedded" else There)(self._handles)
 
     def bind_pool(self, pool: Any) -> None:
         """Hold blocks of this pool while they are saved; and end saves before it is reset."""
@@ -88,17 +93,16 @@ class SchedulerHalf:
             for job_id in self._seat.worker.drain(_DRAIN_SECONDS):
                 self._saves.ended(job_id, 1)
 
-    # Requests.
-
     def add_request(self, request: Any) -> None:
         """A request waits: its blocks are kept, and read ahead of its turn."""
         state = self._requests[request.request_id] = Waiting(request, self._num_ranks)
         self._num_ranks += 1
         if request.lora_request is not None and request.lora_request.load_inplace:
             self._adapters.forget(request.lora_request.lora_path)
-        if self._may_load and self._handle is not None:
-            keys = self._keys(state)
-            self._ask(lambda handle: handle.hint(added=[(state.rank or 0, keys)]), None)
+        if self._may_load and self._advisor is not None:
+            rank, keys = self._num_ranks - 1, list(self._keys(state))
+            self._tell(lambda handle: handle.hint(added=[(rank, keys)]))
+            self._advisor.begin(request.request_id, keys)
 
     def remove_request(self, request: Any, block_ids: tuple[list[int], ...]) -> None:
         """A request has ended or was given up. A load for it goes on until the worker reports its end."""
@@ -106,7 +110,7 @@ class SchedulerHalf:
         if state is None:
             return
         self._leave_queue(state)
-        if self._may_save and self._handle is not None and not state.failed:
+        if self._may_save and self._advisor is not None and not state.failed:
             self._saves.flush(state, self._keys(state), block_ids[0])
         if not state.loading:
             del self._requests[request.request_id]
@@ -116,10 +120,10 @@ class SchedulerHalf:
         self._patience.end(state.request.request_id)
         rank, state.rank = state.rank, None
         if rank is not None and self._may_load:
-            self._ask(lambda handle: handle.hint(removed=[rank]), None)
-        if state.prefetch is not None:
-            state.prefetch.cancel()
-            state.prefetch = None
+            self._tell(lambda handle: handle.hint(removed=[rank]))
+        if self._advisor is not None:
+            self._advisor.forget(state.request.request_id)
+        state.stop_reading()
 
     # What may be loaded.
 
@@ -127,7 +131,7 @@ class SchedulerHalf:
         """How many tokens a load would bring behind those computed, and whether it goes on beside other requests."""
         state = self._requests.get(request.request_id)
         tokens = self._group.store_tokens
-        if state is None or self._handle is None:
+        if state is None or self._advisor is None:
             return 0, False
         state.computed = num_computed_tokens
         keys = self._keys(state)
@@ -143,32 +147,45 @@ class SchedulerHalf:
         self._patience.end(request.request_id)
         return promised * tokens, promised > 0 and self._options.load == "async"
 
-    def _promise(self, state: Waiting, all_keys: Sequence[bytes], first: int) -> int | None:
+    def _promise(self, state: Waiting, keys: Sequence[bytes], first: int) -> int | None:
         """Blocks from `first` that lie in host memory and are worth loading; None where waiting brings more."""
-        keys = all_keys[first:]
-        if not keys:
+        if first >= len(keys):
             return 0
-        advice = self._ask(lambda handle: handle.plan_load(keys), None)
-        if advice is None:
-            return 0
-        head = self._ask(lambda handle: handle.lookup(all_keys[:first]), 0)  # the engine may hold what the store lost
-        state.cursor = first + advice.leading if head == first else head
-        if advice.stop == 0:
-            return 0
-        state.in_host = advice.in_host if state.in_host is None else state.in_host
-        under_way = keys[0] in self._loading
-        if advice.in_host == advice.stop and not under_way:
-            return int(advice.in_host)
-        if state.prefetch is None and advice.in_host < advice.stop:
-            seconds, wanted = self._options.lookup_seconds, keys[: advice.stop]
-            state.prefetch = self._ask(lambda handle: handle.prefetch(wanted, deadline_seconds=seconds), None)
-        reading = state.prefetch is not None and not state.prefetch.done()
-        if (under_way or reading) and self._patience.may_wait(state.request.request_id):
-            self._counts.add(Count.HELD_BACK, 1)
+        found = self._find(state, keys, first)
+        if found is None:
             return None
-        if advice.in_host < advice.stop:  # it may have come since
-            advice = self._ask(lambda handle: handle.plan_load(keys), advice)
-        return int(advice.in_host)
+        state.cursor = first + found.leading if found.head == first else found.head
+        stop, in_host = min(found.stop, len(keys) - first), min(found.in_host, len(keys) - first)
+        if stop == 0:
+            return 0
+        state.in_host = in_host if state.in_host is None else state.in_host
+        under_way = keys[first] in self._loading
+        if in_host == stop and not under_way:
+            return in_host
+        if state.prefetches is None and in_host < stop:
+            wanted, seconds = list(keys[first : first + stop]), self._options.lookup_seconds
+            state.prefetches = []
+            self._tell(lambda handle: state.reads(handle.prefetch(wanted, deadline_seconds=seconds)))
+        if (under_way or state.reading) and self._may_wait(state):
+            return None
+        if in_host < stop:  # it may have come since
+            found = self._find(state, keys, first)
+        return None if found is None else min(found.in_host, stop)
+
+    def _find(self, state: Waiting, keys: Sequence[bytes], first: int) -> Found | None:
+        """What the store holds of it; None where it is worth waiting for the answer."""
+        assert self._advisor is not None, "nothing is asked before the cache is bound"
+        request_id = state.request.request_id
+        found = self._advisor.find(request_id, keys, first)
+        if found is None:
+            return None if self._may_wait(state) else self._advisor.last(request_id)
+        return found
+
+    def _may_wait(self, state: Waiting) -> bool:
+        if not self._patience.may_wait(state.request.request_id):
+            return False
+        self._counts.add(Count.HELD_BACK, 1)
+        return True
 
     def allocated(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """The engine has taken a promise: load it into the blocks that it allocated."""
@@ -198,18 +215,15 @@ class SchedulerHalf:
     def hit_sources(self, request: Any, num_tokens: int) -> dict[CacheHitSource, int]:
         """Where the tokens of a load came from."""
         state = self._requests.get(request.request_id)
-        in_host = num_tokens if state is None or state.in_host is None else state.in_host * self._group.store_tokens
-        from_host = min(num_tokens, in_host)
+        from_host = num_tokens if state is None else state.from_host(num_tokens, self._group.store_tokens)
         sources = {CacheHitSource.HOST: from_host, CacheHitSource.DISK: num_tokens - from_host}
         return {source: count for source, count in sources.items() if count}
-
-    # Steps.
 
     def plan_step(self, scheduler_output: Any) -> StepJobs:
         """What the workers do in this step."""
         self._stopwatch.begin(scheduler_output.num_scheduled_tokens, self._computed)
         loads, self._loads = self._loads, []
-        if self._may_save and self._handle is not None:
+        if self._may_save and self._advisor is not None:
             for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
                 state = self._requests.get(request_id)
                 if state is not None:
@@ -222,9 +236,7 @@ class SchedulerHalf:
         measured = self._stopwatch.end()
         if measured is not None:
             prefix, tokens, seconds = measured
-            self._ask(
-                lambda handle: handle.report_prefill(prefix_tokens=prefix, num_tokens=tokens, seconds=seconds), None
-            )
+            self._tell(lambda handle: handle.report_prefill(prefix_tokens=prefix, num_tokens=tokens, seconds=seconds))
         report = output.kv_connector_worker_meta
         if isinstance(report, StepReport):
             for job_id, count in report.saved.items():
@@ -234,13 +246,12 @@ class SchedulerHalf:
                 state.failed = True
                 state.cursor = 0
         ended = set(output.finished_recving or ()) if self._options.load == "async" else set(self._requests)
-        for request_id in ended:
-            waiting = self._requests.get(request_id)
-            if waiting is not None:
-                self._loading.difference_update(waiting.loading)
-                waiting.loading = ()
-                if waiting.request.is_finished():
-                    del self._requests[request_id]
+        for request_id in ended & self._requests.keys():
+            state = self._requests[request_id]
+            self._loading.difference_update(state.loading)
+            state.loading = ()
+            if state.request.is_finished():
+                del self._requests[request_id]
 
     def _computed(self, request_id: str) -> int:
         state = self._requests.get(request_id)
@@ -258,20 +269,21 @@ class SchedulerHalf:
 
     def clear(self) -> bool:
         """Forget every block of the namespace. Blocks."""
-        if self._handle is None:
-            return False
         try:
-            self._handle.clear()
+            for handle in self._handles:
+                handle.clear()
         except TierstoreError as error:
             _logger.error("the cache cannot be cleared: %s", error)
             return False
-        return True
+        return bool(self._handles)
 
     def close(self) -> None:
         """Let go of the queue."""
         for state in list(self._requests.values()):
             self._leave_queue(state)
-        self._handle = None
+        if self._advisor is not None:
+            self._advisor.close()
+        self._advisor, self._handles = None, []
         self._adapters.close()
 
     def _keys(self, state: Waiting) -> Sequence[bytes]:
@@ -282,16 +294,6 @@ class SchedulerHalf:
         adapter = self._adapters.digest(lora.lora_path)
         return [] if adapter is None else state.keys(k, adapter)
 
-    def _ask(self, question: Callable[[NamespaceHandle], T], otherwise: T) -> T:
-        """Ask the store; what it refuses is no hit."""
-        if self._handle is None:
-            return otherwise
-        try:
-            return question(self._handle)
-        except TierstoreError as error:
-            _logger.warning("the store is left alone: %s", error)
-            return otherwise
-
-
-def _not_open() -> Any:
-    raise AssertionError("the worker's half opens the store before the scheduler's asks for it")
+    def _tell(self, message: Callable[[Handle], object]) -> None:
+        if self._advisor is not None:
+            self._advisor.tell(message)

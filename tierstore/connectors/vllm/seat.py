@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tierstore.client import Client
     from tierstore.connectors.vllm.worker import WorkerHalf
     from tierstore.store import Store
 
@@ -32,7 +33,7 @@ class Seat:
         self.worker: WorkerHalf | None = None
         self._engine_id = engine_id
         self._halves = 0
-        self._store: Store | None = None
+        self._store: Store | Client | None = None
 
     @classmethod
     def take(cls, engine_id: str) -> Seat:
@@ -42,7 +43,7 @@ class Seat:
             seat._halves += 1
             return seat
 
-    def store(self, open_store: Callable[[], Store]) -> Store:
+    def store(self, open_store: Callable[[], Store | Client]) -> Store | Client:
         """The engine's store; opened where it is not yet. Blocks while it opens."""
         with _lock:
             if self._store is None:

@@ -28,7 +28,7 @@ class Waiting:
         computed: Tokens that the engine held itself when it was asked last.
         loading: Keys that are being loaded for it.
         failed: A load for it has failed: what it lacks is computed.
-        prefetch: Reads from SSD that it waits for.
+        prefetches: Reads from SSD that it waits for; None where none were asked for.
         in_host: Blocks behind the computed ones that lay in host memory when it was asked first; None before.
     """
 
@@ -38,9 +38,31 @@ class Waiting:
     computed: int = 0
     loading: tuple[bytes, ...] = ()
     failed: bool = False
-    prefetch: Transfer | None = None
+    prefetches: list[Transfer] | None = None
     in_host: int | None = None
     _adapted: dict[bytes, bytes] = field(default_factory=dict)
+
+    def from_host(self, num_tokens: int, store_tokens: int) -> int:
+        """How many of a load's tokens lay in host memory when it was asked about first."""
+        return num_tokens if self.in_host is None else min(num_tokens, self.in_host * store_tokens)
+
+    @property
+    def reading(self) -> bool:
+        """Whether anything is being read for it."""
+        return any(not prefetch.done() for prefetch in self.prefetches or ())
+
+    def reads(self, prefetch: Transfer) -> None:
+        """Something is being read for it; where it has started meanwhile, in vain."""
+        if self.prefetches is None:
+            prefetch.cancel()
+        else:
+            self.prefetches.append(prefetch)
+
+    def stop_reading(self) -> None:
+        """It waits no longer."""
+        prefetches, self.prefetches = self.prefetches, None
+        for prefetch in prefetches or ():
+            prefetch.cancel()
 
     def keys(self, blocks_per_store_block: int, adapter: bytes | None) -> Sequence[bytes]:
         """Keys of every block of the store whose tokens are all known, in order.

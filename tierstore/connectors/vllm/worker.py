@@ -20,11 +20,13 @@ from tierstore.errors import TierstoreError
 if TYPE_CHECKING:
     import torch
 
+    from tierstore.client import Client
+    from tierstore.connectors.vllm.advice import Handle
     from tierstore.connectors.vllm.jobs import Part
     from tierstore.connectors.vllm.options import Options
     from tierstore.connectors.vllm.pages import Group
+    from tierstore.device.base import Device
     from tierstore.device.paged_kv import PagedKV
-    from tierstore.handle import NamespaceHandle
     from tierstore.store import Store
     from tierstore.transfer.future import Transfer
     from tierstore.transfer.layers import LayerEvent
@@ -60,26 +62,27 @@ class WorkerHalf:
         vllm_config: The engine's.
         options: The connector's.
         groups: Of layers.
-        num_blocks: Blocks of the engine's cache.
+        kv_cache_config: What vLLM says of the cache.
     """
 
-    def __init__(self, vllm_config: Any, options: Options, groups: list[Group], num_blocks: int) -> None:
+    def __init__(self, vllm_config: Any, options: Options, groups: list[Group], kv_cache_config: Any) -> None:
         self._vllm_config = vllm_config
         self._options = options
         self._groups = groups
-        self._num_blocks = num_blocks
-        self._handles: list[NamespaceHandle] = []
+        self._num_blocks = int(kv_cache_config.num_blocks)
+        self._replicas = int(kv_cache_config.kv_tp_replicas)
+        self._handles: list[Handle] = []
         self._caches: list[PagedKV] = []
         self._loads: dict[str, _Load] = {}
         self._saves: dict[int, list[Transfer]] = {}
         self._report = StepReport()
         self._invalid: set[int] = set()
         self._counts = StepCounts()
-        self._store: Store | None = None
+        self._device: Device | None = None
         self._layer_groups: dict[str, int] = {}
         self.namespaces: WorkerCache | None = None
 
-    def bind(self, store: Store, kv_caches: Mapping[str, torch.Tensor]) -> None:
+    def bind(self, store: Store | Client, device: Device, kv_caches: Mapping[str, torch.Tensor]) -> None:
         """Bind the cache that the model runner has made. Blocks on the weights' files and on the store's manifest."""
         by_layer = self._options.load == "layerwise"
         revision = identity.find_revision(self._vllm_config, self._options)
@@ -89,11 +92,16 @@ class WorkerHalf:
             engine_config = identity.describe_engine(self._vllm_config, group.layers)
             namespaces.append(
                 identity.make_namespace(
-                    self._vllm_config, self._options, layout, revision=revision, engine_config=engine_config
+                    self._vllm_config,
+                    self._options,
+                    layout,
+                    revision=revision,
+                    engine_config=engine_config,
+                    replicas=self._replicas,
                 )
             )
             self._caches.append(pages.bind(group, layout, kv_caches, self._num_blocks, by_layer=by_layer))
-        self._store = store
+        self._device = device
         self._layer_groups = {layer: index for index, layer in enumerate(self._groups[0].layers)}
         self._handles = [store.namespace(namespace) for namespace in namespaces]
         self.namespaces = WorkerCache(namespaces)
@@ -117,7 +125,7 @@ class WorkerHalf:
     def wait_for_layer(self, layer: str) -> None:
         """Let this step's computing go on with a layer once what is being loaded of it is there. On a CPU it blocks."""
         group = self._layer_groups.get(layer)
-        if group is None or self._store is None:
+        if group is None:
             return
         for load in self._loads.values():
             for transfer in load.transfers:
@@ -125,8 +133,7 @@ class WorkerHalf:
                     self._wait(transfer.layer_ready(group))
 
     def _wait(self, event: LayerEvent) -> None:
-        assert self._store is not None, "nothing is loaded before the cache is bound"
-        hold = getattr(self._store.device, "hold", None)
+        hold = getattr(self._device, "hold", None)
         copies = event.copies() if hold is not None else None
         if hold is None or copies is None:
             event.wait()

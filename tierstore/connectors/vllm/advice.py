@@ -1,0 +1,175 @@
+"""What the store says of a request: asked at once where it is in this process, on a thread where it is not.
+
+The scheduler waits for no socket. So a question to a service is sent when a request comes, and again whenever it is
+asked about after an answer; until the answer is there the request may be held back. Called on the scheduler's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from tierstore.errors import TierstoreError
+from tierstore.worker import Worker
+
+if TYPE_CHECKING:
+    from tierstore.client import ClientHandle
+    from tierstore.handle import NamespaceHandle
+
+    Handle: TypeAlias = NamespaceHandle | ClientHandle
+
+__all__ = ["NOTHING", "Advisor", "Found", "Here", "There"]
+
+_QUESTIONS_MAX = 4096
+_logger = logging.getLogger("vllm.tierstore.advice")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of a prompt's blocks, over all shards: a block counts where each has it.
+
+    Attributes:
+        head: Blocks from the prompt's first that are held, of those that the engine holds itself.
+        leading: Blocks behind those that are held without a hole.
+        stop: How many of them are worth loading.
+        in_host: How many of those lie in host memory now.
+    """
+
+    head: int
+    leading: int
+    stop: int
+    in_host: int
+
+
+NOTHING = Found(0, 0, 0, 0)
+
+
+def _find(handles: Sequence[Handle], keys: Sequence[bytes], first: int) -> Found:
+    """Ask about the blocks of a prompt behind the `first` ones."""
+    head, tail = list(keys[:first]), list(keys[first:])
+    found = []
+    for handle in handles:
+        advice = handle.plan_load(tail)
+        held = handle.lookup(head) if head else 0
+        found.append(Found(held, advice.leading, advice.stop, min(advice.in_host, advice.stop)))
+    return Found(*(min(getattr(one, name) for one in found) for name in ("head", "leading", "stop", "in_host")))
+
+
+class Advisor(Protocol):
+    """Who asks the store on the scheduler's behalf. Nothing here waits, and what the store refuses is no hit."""
+
+    def begin(self, request_id: str, keys: Sequence[bytes]) -> None:
+        """A request has come, and will be asked about."""
+
+    def find(self, request_id: str, keys: Sequence[bytes], first: int) -> Found | None:
+        """What is known of a prompt's blocks; None where the answer is on its way."""
+
+    def last(self, request_id: str) -> Found:
+        """The latest answer; nothing where there was none."""
+
+    def tell(self, message: Callable[[Handle], object]) -> None:
+        """Have every handle told something, in the order of the calls."""
+
+    def forget(self, request_id: str) -> None:
+        """A request has ended."""
+
+    def close(self) -> None:
+        """Ask no more. Blocks until what is under way has ended."""
+
+
+class Here:
+    """A store in this process: see `Advisor`."""
+
+    def __init__(self, handles: Sequence[Handle]) -> None:
+        self._handles = handles
+
+    def begin(self, request_id: str, keys: Sequence[bytes]) -> None:
+        """It is early enough to ask when the answer is wanted."""
+
+    def find(self, request_id: str, keys: Sequence[bytes], first: int) -> Found | None:
+        """At once."""
+        try:
+            return _find(self._handles, keys, first)
+        except TierstoreError as error:
+            _logger.warning("the store is left alone: %s", error)
+            return NOTHING
+
+    def last(self, request_id: str) -> Found:
+        """Every answer is at once, so that none is late."""
+        return NOTHING
+
+    def tell(self, message: Callable[[Handle], object]) -> None:
+        """At once."""
+        _tell(self._handles, message)
+
+    def forget(self, request_id: str) -> None:
+        """Nothing is kept of a request."""
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+
+class There:
+    """A store behind a service: see `Advisor`."""
+
+    def __init__(self, handles: Sequence[Handle]) -> None:
+        self._handles = handles
+        self._worker = Worker("lookups", capacity=_QUESTIONS_MAX)
+        self._asked: dict[str, int] = {}
+        self._answers: dict[str, tuple[int, Found]] = {}
+        self._last: dict[str, Found] = {}
+
+    def begin(self, request_id: str, keys: Sequence[bytes]) -> None:
+        """Ask already: as a rule the engine holds nothing of it."""
+        self.find(request_id, keys, 0)
+
+    def find(self, request_id: str, keys: Sequence[bytes], first: int) -> Found | None:
+        """An answer that has come since it was asked last; else it is asked, or on its way."""
+        answer = self._answers.pop(request_id, None)
+        if answer is not None:
+            del self._asked[request_id]
+            if answer[0] == first:
+                self._last[request_id] = answer[1]
+                return answer[1]
+        if request_id not in self._asked:
+            known = list(keys)
+            if self._worker.submit(lambda: self._ask(request_id, known, first)):
+                self._asked[request_id] = first
+        return None
+
+    def _ask(self, request_id: str, keys: list[bytes], first: int) -> None:
+        found = NOTHING
+        try:
+            found = _find(self._handles, keys, first)
+        except TierstoreError as error:
+            _logger.warning("the service is left alone: %s", error)
+        if request_id in self._asked:
+            self._answers[request_id] = first, found
+
+    def last(self, request_id: str) -> Found:
+        """The latest answer."""
+        return self._last.get(request_id, NOTHING)
+
+    def tell(self, message: Callable[[Handle], object]) -> None:
+        """On the thread; dropped where too many wait."""
+        self._worker.submit(lambda: _tell(self._handles, message))
+
+    def forget(self, request_id: str) -> None:
+        """Drop its answers."""
+        self._asked.pop(request_id, None)
+        self._answers.pop(request_id, None)
+        self._last.pop(request_id, None)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._worker.close()
+
+
+def _tell(handles: Sequence[Handle], message: Callable[[Handle], object]) -> None:
+    try:
+        for handle in handles:
+            message(handle)
+    except TierstoreError as error:
+        _logger.warning("the store is left alone: %s", error)
