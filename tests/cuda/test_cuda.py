@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,6 +112,43 @@ def test_auto_takes_the_cpu_where_there_is_no_gpu_and_says_why(
     monkeypatch.setattr(cuda, "_cupy", lambda: cupy)
     assert isinstance(auto.open_device(), CpuDevice)
     assert "memory of the CPU alone: no GPU is visible" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"getDeviceCount": CudaError(35), "driverGetVersion": 0}, "no NVIDIA driver is loaded"),
+        ({"getDeviceCount": CudaError(35)}, "driver is for CUDA 12.4"),
+        ({"getDeviceProperties": CudaError(2)}, "getDeviceProperties on GPU ?: cudaError 2; leave more of its memory"),
+        ({"compile": True}, "compile the kernels: nvrtc: error; install a cupy that knows this GPU"),
+    ],
+    ids=["no driver", "old driver", "no memory for a context", "an architecture that cupy does not know"],
+)
+def test_auto_takes_the_cpu_where_the_gpu_cannot_be_opened(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, given: dict[str, object], named: str
+) -> None:
+    cupy = cupy_of(Api(**given))
+    if "compile" in given:
+        refused = partial(_raise, cupy.cuda.compiler.CompileException("nvrtc: error"))
+        cupy.RawModule = lambda **_: SimpleNamespace(get_function=lambda _: SimpleNamespace(compile=refused))
+    monkeypatch.setattr(cuda, "_cupy", lambda: cupy)
+    monkeypatch.setattr(libcuda, "_libcuda", lambda: cupy.cuda.runtime)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    assert isinstance(auto.open_device(), CpuDevice)
+    assert named in caplog.text
+
+
+def test_a_torch_without_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = cupy_of(Api())
+    monkeypatch.setattr(cuda, "_cupy", lambda: cupy)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(NoDeviceError, match=r"torch .* cannot use the GPU; install a CUDA build of torch"):
+        cuda.open_device()
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def test_every_device_is_registered() -> None:

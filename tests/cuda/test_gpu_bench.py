@@ -13,13 +13,18 @@ from bench.gpu import __main__ as command
 from bench.gpu import bandwidth
 from bench.gpu.bandwidth import as_table, measure_matrix, num_cells
 from bench.gpu.correctness import check_arrangements
+from bench.gpu.kept import check_kept
 from tierstore.benchmark.gpu_copies import CacheShape
 from tierstore.device import calibration
 from tierstore.device.copy_engines import engine_names
+from tierstore.quantized import SCHEMES
 from tierstore.testing.caches import ARRANGEMENTS
 from tierstore.testing.sim_gpu import SimGpu
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from tierstore.types import Int64Array
 
 
@@ -38,6 +43,27 @@ def test_every_arrangement_is_right_by_every_engine() -> None:
     assert len(checked) == 2 * len(ARRANGEMENTS) * len(engine_names(gpu.facts))
     assert {text: wrong for text, wrong in checked.items() if wrong} == {}
     assert gpu.num_held == 0
+
+
+def test_quantized_blocks_and_those_of_the_device_pool_are_checked_and_right() -> None:
+    gpu = SimGpu(seed=2)
+    checked = dict(check_kept(gpu))
+    assert len(checked) == len(ARRANGEMENTS) + 2 * len(SCHEMES) * (len(ARRANGEMENTS) - 1)
+    assert {text: wrong for text, wrong in checked.items() if wrong} == {}
+    assert gpu.num_held == 0
+
+
+def test_a_device_pool_whose_kernels_lose_a_byte_is_found() -> None:
+    class LossyGpu(SimGpu):
+        def launch(self, kernel: str, grid: int, parameter: NDArray[np.void], stream: int) -> None:
+            torn = parameter.copy()
+            if kernel.startswith("scatter"):
+                torn["segments"]["num_rows"][0, 0] = 0
+            super().launch(kernel, grid, torn, stream)
+
+    wrong = {text for text, found in check_kept(LossyGpu()) if found}
+    assert wrong
+    assert all(text.endswith("byte for byte, device pool") for text in wrong)
 
 
 def test_a_copy_that_loses_a_byte_is_found() -> None:
@@ -67,6 +93,7 @@ def test_the_command_writes_what_it_found_and_ends_by_it(
     monkeypatch.setattr(calibration, "_BLOCKS_MAX", 1)
     monkeypatch.setattr("tierstore.device.cuda.open_runtime", lambda: gpu)
     monkeypatch.setattr(command, "check_quantization", lambda _: iter([]))
+    monkeypatch.setattr(command, "check_kept", lambda _: iter([]))
     monkeypatch.setattr(command, "count_races", lambda *_: races)
     monkeypatch.setattr("sys.argv", ["gpu", "--seconds", "0.1", "--json", str(tmp_path / "gpu.json")])
     with pytest.raises(SystemExit) if code else nullcontext() as ended:
@@ -82,6 +109,7 @@ def test_the_command_writes_what_it_found_and_ends_by_it(
 def test_what_was_found_before_a_failure_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tierstore.device.cuda.open_runtime", SimGpu)
     monkeypatch.setattr(command, "check_quantization", lambda _: iter([("a check", "wrong")]))
+    monkeypatch.setattr(command, "check_kept", lambda _: iter([]))
     monkeypatch.setattr(command, "check_arrangements", lambda _: iter([]))
     monkeypatch.setattr(command, "count_races", lambda *_: 1 // 0)
     monkeypatch.setattr("sys.argv", ["gpu", "--json", str(tmp_path / "gpu.json")])

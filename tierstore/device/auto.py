@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from tierstore.device.cpu import CpuDevice
-from tierstore.errors import NoDeviceError
+from tierstore.errors import DeviceError
 
 if TYPE_CHECKING:
     from tierstore.device.base import Device
@@ -25,6 +25,6 @@ def open_device() -> Device:
 
     try:
         return cuda.open_device()
-    except NoDeviceError as error:
+    except DeviceError as error:
         _logger.warning("blocks are copied from and to memory of the CPU alone: %s", error)
         return CpuDevice()
