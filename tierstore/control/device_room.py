@@ -19,7 +19,7 @@ from tierstore.control.slabs import SLAB_SLOTS_MIN, SLABS_MIN
 from tierstore.errors import ConfigError
 from tierstore.metrics import Metric
 from tierstore.policy.base import Offer
-from tierstore.types import TierName
+from tierstore.types import PAGE_NBYTES, TierName
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,6 +67,7 @@ class DeviceRoom:
         self._metrics = metrics
         self._policies: list[EvictionPolicy] = []
         self._slot_nbytes: dict[int, int] = {}
+        self._entry_at = np.zeros(pool.slots.capacity_slabs * pool.slots.slab_nbytes // PAGE_NBYTES, np.int32)
         self._draining: tuple[int, int] | None = None  # slab, the class it leaves
 
     def open_class(self, slot_nbytes: int) -> int:
@@ -117,6 +118,7 @@ class DeviceRoom:
         """ABSENT → FILLING, in slots just taken."""
         self._directory.device.reserve(entries)
         self._directory.device_page[entries] = pages
+        self._entry_at[pages] = entries
 
     def filled(self, slot_class: int, entries: Int32Array, *, good: Int32Array) -> None:
         """A copy has ended: of its entries those that are `good` are READY, used tail first, the others given up."""
@@ -193,11 +195,12 @@ class DeviceRoom:
             return
         slab, donor = self._draining
         if slab in self._slots.draining:
-            device, pages = self._directory.device, self._directory.device_page
-            held = (device.state[: self._directory.high_water] == State.READY).nonzero()[0].astype(np.int32)
-            own = held[(self._slots.slab_of(pages[held]) == slab) & (device.pins[held] == 0)]
-            if len(own):
-                self._evict(donor, own[:_DRAIN_BLOCKS])
+            device, pages = self._directory.device, self._slots.slots_of(slab)
+            entries = self._entry_at[pages]
+            loose = (device.state[entries] == State.READY) & (device.pins[entries] == 0)
+            loose &= self._directory.device_page[entries] == pages
+            if np.count_nonzero(loose):
+                self._evict(donor, entries[loose][:_DRAIN_BLOCKS])
         if slab not in self._slots.draining:
             self._draining = None
 
@@ -208,7 +211,9 @@ class DeviceRoom:
         span = slice(0, directory.high_water)
         state = directory.device.state[span]
         used = (state != State.ABSENT).nonzero()[0]
-        assert len(np.unique(directory.device_page[used])) == len(used), "two blocks in one slot of the device pool"
+        pages = directory.device_page[used]
+        assert len(np.unique(pages)) == len(used), "two blocks in one slot of the device pool"
+        assert (self._entry_at[pages] == used).all(), "a slot of the device pool does not know its block"
         num_used = sum(self._slots.used(slot_class) for slot_class in range(len(self._policies)))
         assert num_used == len(used), f"{num_used} slots of the device pool are taken, {len(used)} blocks are in them"
         loose = np.count_nonzero((state == State.READY) & (directory.device.pins[span] == 0))
