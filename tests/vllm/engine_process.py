@@ -91,7 +91,7 @@ class Engine:
         import numpy as np
 
         half = self._scheduler.connector.scheduler
-        handle = half._handle
+        (handle,) = half._handles
         request = self._request(prompt)
         keys = list(request.block_hashes)
         handle.delete(keys).result()
@@ -117,7 +117,7 @@ class Engine:
         import numpy as np
 
         half = self._scheduler.connector.scheduler
-        handle, request = half._handle, self._request([3 + token % 500 for token in range(tokens)])
+        (handle,), request = half._handles, self._request([3 + token % 500 for token in range(tokens)])
         others = np.random.default_rng(0).integers(0, 256, (indexed, 32), dtype=np.uint8)
         nbytes = handle.namespace.layout.block_nbytes
         for first in range(0, indexed, 4096):

@@ -52,6 +52,19 @@ def test_blocks_come_from_ssd_through_a_tiny_pool(
         assert engine.hits() == (0, 7 * 192)
 
 
+def test_what_is_computed_faster_than_it_is_read_is_computed(
+    kept: tuple[Path, list[Answer]], nursery: Nursery, models: Path, tmp_path: Path
+) -> None:
+    folder, expected = kept
+    shutil.copytree(folder, tmp_path / "kv")
+    fast = connector(tmp_path / "kv", lookup_seconds=10, prefill_tokens_per_second=1 << 30)
+    with running(nursery, model=str(models / "tiny"), connector=fast, **OPTIONS) as engine:
+        assert engine.generate(PROMPTS[:1]) == expected[:1]
+        assert engine.hits() == (0, 0)
+        assert engine.generate(PROMPTS[1:2]) == expected[1:2]
+        assert engine.hits() == (0, 192), "by then it has been measured what computing takes"
+
+
 def flip(path: Path) -> None:
     """Change a byte of every 64 KiB."""
     data = bytearray(path.read_bytes())

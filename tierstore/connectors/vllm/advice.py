@@ -135,8 +135,9 @@ class There:
                 return answer[1]
         if request_id not in self._asked:
             known = list(keys)
-            if self._worker.submit(lambda: self._ask(request_id, known, first)):
-                self._asked[request_id] = first
+            self._asked[request_id] = first  # before the thread can answer
+            if not self._worker.submit(lambda: self._ask(request_id, known, first)):
+                del self._asked[request_id]
         return None
 
     def _ask(self, request_id: str, keys: list[bytes], first: int) -> None:
