@@ -161,6 +161,23 @@ def test_a_get_past_its_deadline_leaves_no_copy() -> None:
     assert not world.store.jobs
 
 
+def test_who_is_lent_host_slots_neither_uses_the_device_pool_nor_fills_it() -> None:
+    world, hashes, lent = new_world(slabs=4), chain("a", 4), chain("lent", 4)
+    world.keep_in_host(hashes)
+    for number in range(4):  # of these no copy is kept on the device, so that only it holds the first ones in the end
+        world.put(chain(str(number), 8))
+        world.store.end()
+        world.store.end(outcomes=[Outcome.IO_ERROR] * 8)
+    assert world.num_in_host(hashes) == 0
+    assert world.presence(hashes) == [Presence.HIT] * 4
+    assert world.acquire(hashes).result(0).leading == 0
+    reserved = world.reserve(lent)
+    world.lend.end()
+    assert reserved.result(0).ok
+    assert not world.store.jobs
+    world.check_idle()
+
+
 def test_blocks_that_are_being_loaded_are_not_evicted_for_others() -> None:
     world, held = new_world(), chain("held", POOL_BLOCKS)
     world.keep_in_host(held)
