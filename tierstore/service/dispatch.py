@@ -21,11 +21,12 @@ from tierstore.errors import IdentityError, LimitError, TierstoreError, Unavaila
 from tierstore.metrics import Metric
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service.status import ERROR_KEY, code_of
+from tierstore.service.streams import BATCH_NBYTES
 from tierstore.service.wire import CHUNK_NBYTES, HASHES_MAX, METHODS, PROTOCOL, SERVICE_NAME, Data
 from tierstore.types import HASH_NBYTES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
     from tierstore.service.security import Authority, Principal
@@ -87,8 +88,8 @@ class Dispatcher:
         try:
             with self._admitted("Get", request, context) as session:
                 async with aclosing(self._rooms.streams.get(session, request)) as messages:
-                    async for message in messages:
-                        await self._patiently(context.write(message))
+                    async for few in messages:
+                        await self._patiently(_write(context, few))
         except TierstoreError as error:
             await _abort(context, error)
         except aio.InternalError:
@@ -101,7 +102,7 @@ class Dispatcher:
             if not isinstance(first, pb.PutRequest) or first.WhichOneof("part") != "begin":
                 raise IdentityError("the first message of a put says whose blocks follow; send PutBegin")
             with self._admitted("Put", first.begin, context) as session:
-                return await self._rooms.streams.put(session, first.begin, self._data_of(requests))
+                return await self._rooms.streams.put(session, first.begin, self._batches_of(requests))
         except TierstoreError as error:
             return await _abort(context, error)
 
@@ -146,14 +147,13 @@ class Dispatcher:
         metadata = dict(context.invocation_metadata() or ())
         return self._authority.principal(metadata)
 
-    async def _data_of(self, requests: AsyncIterator[pb.PutRequest | Data]) -> AsyncIterator[Data]:
-        while (part := await self._patiently(anext(requests, None))) is not None:
-            if isinstance(part, pb.PutRequest):
-                raise IdentityError("a put begins once; behind PutBegin send data")
-            yield part
+    async def _batches_of(self, requests: AsyncIterator[pb.PutRequest | Data]) -> AsyncIterator[list[Data]]:
+        """The data of a put, a few messages at a time."""
+        while parts := await self._patiently(_read(requests)):
+            yield parts
 
     async def _patiently(self, step: Awaitable[T]) -> T:
-        """One step of a stream; whoever lets it wait for longer than a lease lasts is cut off with LimitError."""
+        """A few messages of a stream; whoever lets them wait for longer than a lease lasts is cut off."""
         seconds = self._rooms.sessions.limits.lease_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -211,6 +211,24 @@ async def _left(requests: AsyncIterator[pb.OpenSessionRequest], session: Session
     async for _ in requests:
         pass
     session.tell(None)
+
+
+async def _read(requests: AsyncIterator[pb.PutRequest | Data]) -> list[Data]:
+    """The next messages of a put, as many as are copied in one go; none at its end."""
+    parts: list[Data] = []
+    nbytes = 0
+    while nbytes < BATCH_NBYTES and (part := await anext(requests, None)) is not None:
+        if isinstance(part, pb.PutRequest):
+            raise IdentityError("a put begins once; behind PutBegin send data")
+        if part:
+            parts.append(part)
+            nbytes += len(part)
+    return parts
+
+
+async def _write(context: Context, messages: Sequence[bytes | pb.GetResponse]) -> None:
+    for message in messages:
+        await context.write(message)
 
 
 async def _abort(context: Context, error: TierstoreError) -> object:

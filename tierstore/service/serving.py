@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tierstore.service.doors import open_doors
+from tierstore.service.heap import keep_freed_memory
 from tierstore.service.server import Server
 from tierstore.service.sessions import SessionLimits
 from tierstore.service.sockets import UNIX, own_path
@@ -42,6 +43,7 @@ def serve(config: StoreConfig, say: Say) -> None:
         TierstoreError: It cannot be opened, or its addresses cannot be used.
     """
     addresses = _addresses(config)
+    keep_freed_memory()
     with Store(config) as store:
         asyncio.run(_watch(store, addresses, say))
     say("tierstore: all is finished and synced")

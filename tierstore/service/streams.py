@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     Pieces: TypeAlias = list[tuple[int, int]]
 
-__all__ = ["Streams"]
+__all__ = ["BATCH_NBYTES", "Streams"]
 
 _WINDOW_NBYTES = 32 << 20
 """Lent to a stream at a time, twice: while one window is sent the next is read from SSD."""
@@ -48,7 +48,7 @@ _WINDOWS = 2
 _POOL_SHARE = 32
 """No window is larger than such a part of the pool, unless a block is."""
 
-_BATCH_NBYTES = 4 << 20
+BATCH_NBYTES = 4 << 20
 """Copied in one go on a worker: going there and back costs a tenth of a millisecond, this copy about one."""
 
 
@@ -66,8 +66,8 @@ class Streams:
         self._workers = workers
         self._quotas = quotas
 
-    async def get(self, session: Session, request: pb.GetRequest) -> AsyncGenerator[bytes | pb.GetResponse]:
-        """Messages of data, then the result."""
+    async def get(self, session: Session, request: pb.GetRequest) -> AsyncGenerator[Sequence[bytes | pb.GetResponse]]:
+        """Messages of data, a few at a time, then the result."""
         handle = session.namespaces.find(request.scope.namespace_handle)
         hashes = convert.to_hashes(request.hashes)
         window, clock = self._window(handle), _Deadline(request.deadline_seconds)
@@ -87,17 +87,17 @@ class Streams:
                     break
                 lease, num_wanted = leases[0]
                 grant = await asyncio.wrap_future(lease.granted)
-                async for message in self._messages(grant, block_nbytes):
-                    yield message
+                async for messages in self._messages(grant, block_nbytes):
+                    yield messages
                 leases.popleft()[0].release()
                 leading += len(grant)
                 if len(grant) < num_wanted:
                     break
         codes[:leading] = Outcome.OK
         result = TransferResult(leading, codes, leading * block_nbytes, clock.seconds)
-        yield pb.GetResponse(result=convert.from_result(result))
+        yield [pb.GetResponse(result=convert.from_result(result))]
 
-    async def _messages(self, grant: Grant, block_nbytes: int) -> AsyncIterator[bytes]:
+    async def _messages(self, grant: Grant, block_nbytes: int) -> AsyncIterator[list[bytes]]:
         """The blocks of a lease as messages; the next ones are made while some are sent."""
         pool = memoryview(self._store.pool.view.data)
         batches = _batches(grant.offsets.tolist(), block_nbytes)
@@ -108,12 +108,12 @@ class Streams:
         ahead: asyncio.Future[list[bytes]] | None = None
         for batch in [*batches, None]:
             following = None if batch is None else self._workers.start(partial(make, batch))
-            for message in [] if ahead is None else await ahead:
-                yield message
+            if ahead is not None:
+                yield await ahead
             ahead = following
 
-    async def put(self, session: Session, begin: pb.PutBegin, parts: AsyncIterator[Data]) -> pb.PutResponse:
-        """Takes the bytes that it needs, and answers."""
+    async def put(self, session: Session, begin: pb.PutBegin, batches: AsyncIterator[list[Data]]) -> pb.PutResponse:
+        """Takes the bytes that it needs, a few messages at a time, and answers."""
         handle = session.namespaces.find(begin.scope.namespace_handle)
         hashes = convert.to_hashes(begin.hashes)
         putting = _Put(handle, begin, self._workers, self._store.pool.view)
@@ -122,7 +122,7 @@ class Streams:
         if not all_held:
             await self._quotas.take(session.principal, len(hashes) * block_nbytes)
         with self._quotas.inflight(session.principal, min(len(hashes), window) * block_nbytes):
-            await putting.run(hashes, window, parts, all_held=all_held)
+            await putting.run(hashes, window, batches, all_held=all_held)
         return pb.PutResponse(result=convert.from_result(await putting.result(len(hashes))))
 
     def _window(self, handle: NamespaceHandle) -> int:
@@ -144,16 +144,16 @@ class _Put:
         self._block_nbytes = handle.namespace.stored_layout.block_nbytes
         self._transfers: list[Transfer] = []
 
-    async def run(self, hashes: UInt8Array, window: int, parts: AsyncIterator[Data], *, all_held: bool) -> None:
+    async def run(self, hashes: UInt8Array, window: int, batches: AsyncIterator[list[Data]], *, all_held: bool) -> None:
         """Until every block is committed, or no more of them are taken."""
-        bytes_of = _Bytes(parts)
+        source = _Bytes(batches)
         if all_held and await self._put_window(hashes, None):
             return
         for first in range(0, len(hashes), window):
-            if not await self._put_window(hashes[first : first + window], bytes_of):
+            if not await self._put_window(hashes[first : first + window], source):
                 return
             self._parent = hashes[min(first + window, len(hashes)) - 1].tobytes()
-        await bytes_of.check_end()
+        await source.check_end()
 
     async def _put_window(self, hashes: UInt8Array, source: _Bytes | None) -> bool:
         """False where nothing behind it would be taken, or, without a source, where not all of it is held."""
@@ -179,20 +179,22 @@ class _Put:
 
     async def _fill(self, grant: Grant, num_blocks: int, source: _Bytes) -> None:
         """Copy what the slots need out of the stream; what is held already is passed over."""
-        slots = dict(zip(grant.positions.tolist(), grant.offsets.tolist(), strict=True))
-        copies: list[tuple[int, Data]] = []
-        nbytes = 0
-        for position in range(num_blocks):
-            offset = slots.get(position)
-            async for part in source.take(self._block_nbytes):
-                if offset is not None:
-                    copies.append((offset, part))
-                    offset += len(part)
-                nbytes += len(part)
-                if nbytes >= _BATCH_NBYTES:
-                    await self._copy(copies)
-                    copies, nbytes = [], 0
-        await self._copy(copies)
+        offsets = np.full(num_blocks, -1, np.int64)
+        offsets[grant.positions] = grant.offsets
+        slots, nbytes = offsets.tolist(), self._block_nbytes
+        done, end = 0, num_blocks * nbytes
+        while done < end:
+            copies: list[tuple[int, Data]] = []
+            for part in await source.take(end - done):
+                start = 0
+                while start < len(part):
+                    block, within = divmod(done, nbytes)
+                    stop = min(len(part), start + nbytes - within)
+                    if slots[block] >= 0:
+                        copies.append((slots[block] + within, Data(part[start:stop])))
+                    done += stop - start
+                    start = stop
+            await self._copy(copies)
 
     async def _copy(self, copies: Sequence[tuple[int, Data]]) -> None:
         def copy() -> None:
@@ -217,26 +219,31 @@ class _Put:
 
 
 class _Bytes:
-    """The data of a put, in pieces as its blocks need them."""
+    """The data of a put, as it comes."""
 
-    def __init__(self, parts: AsyncIterator[Data]) -> None:
-        self._parts = parts
-        self._rest: Data | None = None
+    def __init__(self, batches: AsyncIterator[list[Data]]) -> None:
+        self._batches = batches
+        self._rest: list[Data] = []
 
-    async def take(self, nbytes: int) -> AsyncIterator[Data]:
-        """The next so many bytes. Raises LayoutError where the stream ends before."""
-        while nbytes:
-            if not self._rest:
-                self._rest = await anext(self._parts, None)
-                if self._rest is None:
-                    raise LayoutError(f"the put's data ended {nbytes} bytes before the end of a block")
-            piece, self._rest = Data(self._rest[:nbytes]), Data(self._rest[nbytes:])
-            nbytes -= len(piece)
-            yield piece
+    async def take(self, most: int) -> list[Data]:
+        """What has come, at most so many bytes. Raises LayoutError where nothing more comes."""
+        parts = self._rest or await anext(self._batches, [])
+        if not parts:
+            raise LayoutError(f"the put's data ended {most} bytes before the end of its blocks")
+        taken: list[Data] = []
+        while parts and most:
+            part = parts.pop(0)
+            if len(part) > most:
+                parts.insert(0, Data(part[most:]))
+                part = Data(part[:most])
+            most -= len(part)
+            taken.append(part)
+        self._rest = parts
+        return taken
 
     async def check_end(self) -> None:
         """Raise LayoutError where there is more."""
-        if self._rest or await anext(self._parts, None) is not None:
+        if self._rest or await anext(self._batches, []):
             raise LayoutError("the put has more data than its blocks have bytes")
 
 
@@ -255,7 +262,7 @@ def _batches(offsets: list[int], block_nbytes: int) -> Iterator[list[Pieces]]:
             if room == 0:
                 batch.append(pieces)
                 pieces, room = [], CHUNK_NBYTES
-                if len(batch) * CHUNK_NBYTES >= _BATCH_NBYTES:
+                if len(batch) * CHUNK_NBYTES >= BATCH_NBYTES:
                     yield batch
                     batch = []
     if pieces:
