@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import crc32c
 import grpc
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tests.e2e.service.stranger import Stranger, stranger
 from tests.e2e.service.world import Serving, num_loans, served
 from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, rows
 from tests.processes import program
+from tierstore.service import convert
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service.sessions import Session, SessionLimits
 from tierstore.types import Outcome, Presence
@@ -108,6 +110,24 @@ def test_who_has_not_attached_is_lent_nothing(serving: Serving) -> None:
     with stranger(serving.address) as visitor, pytest.raises(grpc.RpcError) as refused:
         acquire(visitor)
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_a_block_that_is_not_what_its_client_said_goes_to_no_disk(serving: Serving) -> None:
+    own = serving.store.namespace(namespace())
+    with stranger(serving.address) as visitor, closing(attach(visitor)):
+        request = pb.ReserveRequest(scope=visitor.scope(), hashes=HASHES, durable=True)
+        granted = visitor.call(request)
+        assert isinstance(granted, pb.ReserveResponse)
+        for offset, row in zip(granted.offsets, BYTES, strict=True):
+            serving.store.pool.view[offset : offset + 8192] = row
+        checksums = [crc32c.crc32c(row.tobytes()) for row in BYTES]
+        checksums[4] ^= 1
+        commit = pb.CommitRequest(scope=visitor.session, reservation_id=granted.reservation_id, checksums=checksums)
+        answer = visitor.call(commit)
+        assert isinstance(answer, pb.CommitResponse)
+        outcomes = convert.to_result(answer.result).outcomes
+        assert outcomes == [Outcome.OK] * 4 + [Outcome.CORRUPT, Outcome.OK]
+        assert own.lookup(BLOCKS) == 4
 
 
 def test_an_abandoned_reservation_leaves_room_for_others(serving: Serving) -> None:

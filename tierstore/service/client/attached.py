@@ -22,6 +22,7 @@ from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
+    from tierstore.device.base import Device
     from tierstore.service.client.session import LiveSession
     from tierstore.types import Int64Array, UInt8Array, UInt32Array
 
@@ -35,13 +36,14 @@ class AttachedPool:
 
     Args:
         session: Whose pool.
-        seconds: How long each step may take.
+        device: Copies from and to it; told to make it fast.
+        seconds: How long each step of fetching it may take.
 
     Raises:
         ServiceError: It cannot be had; then blocks are streamed.
     """
 
-    def __init__(self, session: LiveSession, seconds: float) -> None:
+    def __init__(self, session: LiveSession, device: Device, seconds: float) -> None:
         request = pb.AttachPoolRequest()
         session.address(request, None, seconds)
         answer = session.call(request, pb.AttachPoolResponse, seconds)
@@ -72,6 +74,7 @@ class AttachedPool:
         self._closing = self._closed = False
         self._view: UInt8Array = memory[: answer.pool_nbytes]
         num_pages = answer.pool_nbytes // PAGE_NBYTES
+        self._unpin = device.pin(self._view)
         self._generations: UInt32Array = memory[answer.pool_nbytes :].view(np.uint32)[:num_pages]
 
     def generations(self, offsets: Int64Array) -> UInt32Array:
@@ -104,6 +107,7 @@ class AttachedPool:
             done = self._closing and self._num_copies == 0 and not self._closed
             self._closed = self._closed or done
         if done:
+            self._unpin()
             forks.close(self._number)
             self._view = self._view[:0]
             self._generations = self._generations[:0]

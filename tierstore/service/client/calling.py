@@ -143,7 +143,7 @@ class Calling:
         pool = None
         if self._attach and session.opened.pool_attachable:
             try:
-                pool = AttachedPool(session, self.patience.connect)
+                pool = AttachedPool(session, self.device, self.patience.connect)
             except TierstoreError as error:
                 _logger.warning("blocks are streamed, as the pool cannot be mapped: %s", error)
         with self._lock:
