@@ -84,8 +84,8 @@ class Saves:
         stop = min(len(keys), num_computed // group.store_tokens, len(block_ids) // k)
         if self.pool is None or stop <= first:
             return
-        room = int(self._options.pinned_share * self.pool.num_gpu_blocks) - self._num_held
-        stop = min(stop, first + max(0, room) // k)
+        held_max = max(k, int(self._options.pinned_share * self.pool.num_gpu_blocks))
+        stop = min(stop, first + max(0, held_max - self._num_held) // k)
         state.cursor = max(stop, first)
         fresh = [index for index in range(first, stop) if keys[index] not in self._keys]
         for begin, end in _runs(fresh):
