@@ -17,6 +17,7 @@ from tierstore.replay.report import as_json
 from tierstore.replay.run import ReplayPlan, replay, sweep
 from tierstore.replay.tiers import TierSize, parse_tiers
 from tierstore.replay.trace import Asked, Trace
+from tierstore.settings import DriveWrites
 from tierstore.types import TierName
 
 DATA = Path(__file__).parents[1] / "data"
@@ -75,6 +76,15 @@ def test_a_full_ssd_writes_again_what_was_used_before_its_file_goes() -> None:
     assert figures.write_amplification > 1
     assert figures.evicted_blocks["ssd"] > 0
     assert figures.token_hit_rate == pytest.approx(39 * 4 / (40 * 44))
+
+
+def test_no_more_is_written_than_the_budget_of_a_day_allows() -> None:
+    trace = trace_of(*((60.0 * turn, chain(turn, 10)) for turn in range(180)))
+    figures = replay(replace(plan_of(trace, ssd_blocks=640), write_budget=DriveWrites(3.0)))
+    hours = 180 / 60
+    allowed = 3.0 * 640 / 24 * (hours + 1)  # an hour's worth may be saved up
+    assert allowed - 90 <= figures.moved_nbytes["ssd.write"] / BLOCK_NBYTES <= allowed
+    assert figures.not_stored_blocks["write_budget"] > 0
 
 
 def test_time_to_first_token_is_waiting_loading_and_computing() -> None:

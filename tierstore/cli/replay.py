@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import click
 
 from tierstore.errors import ConfigError
-from tierstore.settings import parse_size
+from tierstore.settings import DriveWrites, daily, parse_size
 
 if TYPE_CHECKING:
     from tierstore.replay.engine import Queueing
@@ -30,6 +30,7 @@ class _Options(TypedDict):
     tiers: str
     policy: str
     admission: str
+    write_budget: str | None
     lookahead: str
     prefetch: bool
     model: str
@@ -52,6 +53,11 @@ class _Options(TypedDict):
 )
 @click.option("--policy", default="arc", show_default=True, help="Eviction policy of the host tier.")
 @click.option("--admission", default="always", show_default=True, help="Admission policy of the SSD tier.")
+@click.option(
+    "--write-budget",
+    metavar="SIZE",
+    help='What may be written to SSD in a day, such as "2 TiB" or "0.3 DWPD".  [no bound]',
+)
 @click.option(
     "--lookahead",
     default="0",
@@ -133,9 +139,21 @@ def _plan(path: Path, options: _Options) -> ReplayPlan:
         block_nbytes=block_nbytes,
         policy=options["policy"],
         admission=options["admission"],
+        write_budget=_write_budget(options["write_budget"]),
         links=_links(options),
         queueing=_queueing(options),
     )
+
+
+def _write_budget(text: str | None) -> int | DriveWrites | None:
+    """Bytes or drive writes a day, as `ssd.write_budget` reads them."""
+    kind = daily(1)
+    try:
+        budget = None if text is None else kind.read(text)
+    except ValueError as error:
+        raise ConfigError(f'--write-budget is "{text}"; give {kind.accepts}') from error
+    assert budget is None or isinstance(budget, int | DriveWrites)
+    return budget
 
 
 def _links(options: _Options) -> dict[str, LinkModel]:

@@ -49,6 +49,7 @@ class Figures:
         write_amplification: Bytes written to SSD over those written for the first time; None without a write.
         drive_writes_per_day: SSD sizes written in a day at the pace of the trace; None without an SSD tier.
         ssd_written_blocks: Blocks written that were read from SSD before they left, and that were not.
+        not_stored_blocks: Blocks that a tier did not take, by reason, where there were any.
         prefetched_blocks: Blocks read ahead, by fate.
         evicted_blocks: By tier.
         ttft_seconds: From arrival to the end of the prefill: mean and percentiles; None where nothing takes time.
@@ -65,6 +66,7 @@ class Figures:
     write_amplification: float | None
     drive_writes_per_day: float | None
     ssd_written_blocks: dict[str, int]
+    not_stored_blocks: dict[str, int]
     prefetched_blocks: dict[str, int]
     evicted_blocks: dict[str, int]
     ttft_seconds: dict[str, float] | None
@@ -125,6 +127,11 @@ def figures_of(
         write_amplification=(first + again) / first if first else None,
         drive_writes_per_day=(first + again) / days / ssd_nbytes if ssd_nbytes else None,
         ssd_written_blocks={fate: int(metrics.value(Metric.SSD_WRITTEN_BLOCKS, fate)) for fate in ("useful", "wasted")},
+        not_stored_blocks={
+            reason: count
+            for reason in Metric.NOT_STORED_BLOCKS.labels["reason"]
+            if (count := int(metrics.value(Metric.NOT_STORED_BLOCKS, reason)))
+        },
         prefetched_blocks={
             fate: int(metrics.value(Metric.PREFETCHED_BLOCKS, fate)) for fate in ("useful", "wasted", "cancelled")
         },

@@ -61,6 +61,7 @@ def _plan(plan: ReplayPlan) -> dict[str, object]:
         "settings": {
             "policy": plan.policy,
             "admission": plan.admission,
+            "write_nbytes_per_day": plan.write_budget_nbytes,
             "lookahead": "arrived" if queueing.lookahead < 0 else queueing.lookahead,
             "prefetch": queueing.prefetch,
             "block_nbytes": plan.block_nbytes,
@@ -104,6 +105,7 @@ def _lines(figures: Figures) -> list[tuple[str, str]]:
         lines.append(("write amplification", f"{figures.write_amplification:.2f}"))
         lines.append(("drive writes a day", f"{figures.drive_writes_per_day:.1f}"))
         lines.append(("SSD blocks read back / not", _pair(figures.ssd_written_blocks)))
+    lines += [(f"blocks not stored: {reason}", f"{count:,}") for reason, count in figures.not_stored_blocks.items()]
     if any(figures.prefetched_blocks.values()):
         lines.append(("prefetched blocks useful / wasted", _pair(figures.prefetched_blocks)))
     if figures.ttft_seconds is not None and figures.ttft_without_store_seconds is not None:

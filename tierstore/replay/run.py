@@ -18,6 +18,7 @@ from tierstore.replay.engine import Engine, Queueing
 from tierstore.replay.figures import Figures, Point, figures_of
 from tierstore.replay.tiers import TierSize
 from tierstore.replay.world import HOST_BLOCKS_MIN, Setup, World
+from tierstore.settings import DriveWrites
 from tierstore.types import TierName
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class ReplayPlan:
         block_nbytes: Bytes of a block.
         policy: Name of the eviction policy.
         admission: Name of the admission policy of the SSD tier.
+        write_budget: Bytes, or drive writes, that write-backs may put on SSD in a day; None for no bound.
         links: Speeds of links by their names in `tierstore bench`; what is missing takes no time.
         queueing: How the engine serves.
     """
@@ -50,12 +52,19 @@ class ReplayPlan:
     block_nbytes: int
     policy: str = "arc"
     admission: str = "always"
+    write_budget: int | DriveWrites | None = None
     links: Mapping[str, LinkModel] = field(default_factory=dict)
     queueing: Queueing = field(default_factory=Queueing)
 
     def blocks(self, tier: TierName) -> int:
         """Blocks that a tier holds; 0 where there is none."""
         return self.tiers[tier].blocks(self.trace, self.block_nbytes) if tier in self.tiers else 0
+
+    @property
+    def write_budget_nbytes(self) -> int | None:
+        """The write budget in bytes."""
+        budget, ssd_nbytes = self.write_budget, self.blocks(TierName.SSD) * self.block_nbytes
+        return int(budget.per_day * ssd_nbytes) if isinstance(budget, DriveWrites) else budget
 
 
 def replay(plan: ReplayPlan, on_progress: Callable[[int], None] = lambda served: None) -> Figures:
@@ -73,6 +82,7 @@ def replay(plan: ReplayPlan, on_progress: Callable[[int], None] = lambda served:
             new_policy=cast("NewPolicy", registry.load("policies", plan.policy)),
             admission=cast("Callable[[], AdmissionPolicy]", registry.load("admissions", plan.admission))(),
             links=plan.links,
+            write_nbytes_per_day=plan.write_budget_nbytes,
         )
     )
     engine = Engine(trace, world, plan.queueing)

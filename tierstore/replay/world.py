@@ -62,6 +62,7 @@ class Setup:
         new_policy: Order of eviction.
         admission: What is written to SSD.
         links: Speeds by the names of `LINKS`; what is missing takes no time.
+        write_nbytes_per_day: What write-backs may put on SSD, in bytes of the model; None for no bound.
     """
 
     host_blocks: int
@@ -70,6 +71,7 @@ class Setup:
     new_policy: NewPolicy
     admission: AdmissionPolicy
     links: Mapping[str, LinkModel]
+    write_nbytes_per_day: int | None = None
 
 
 class World:
@@ -219,6 +221,7 @@ def _planner(setup: Setup, metrics: Metrics, file_blocks: int) -> Planner:
     inflight_nbytes = max(1, setup.host_blocks // 4) * PAGE_NBYTES
     reclaim_blocks = max(file_blocks, min(setup.host_blocks // 4, setup.ssd_blocks // 8))
     slab_blocks = _slab_blocks(setup.host_blocks)
+    budget = setup.write_nbytes_per_day
     return Planner(
         capacity=setup.host_blocks + setup.ssd_blocks + setup.ssd_blocks // 16 + _SLACK_ENTRIES,
         slots=SlotAllocator(pool_nbytes=setup.host_blocks * PAGE_NBYTES, slab_nbytes=slab_blocks * PAGE_NBYTES),
@@ -230,6 +233,7 @@ def _planner(setup: Setup, metrics: Metrics, file_blocks: int) -> Planner:
             read_batch_nbytes=max(PAGE_NBYTES, int(_READ_BATCH_NBYTES * scale)),
             write_inflight_nbytes_max=inflight_nbytes,
             prefetch_inflight_nbytes_max=inflight_nbytes,
+            write_nbytes_per_day=None if budget is None else int(budget * scale),
         ),
         metrics=metrics,
         reclaim_below_nbytes=reclaim_blocks * PAGE_NBYTES if setup.ssd_blocks else None,
