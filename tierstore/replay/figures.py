@@ -128,7 +128,7 @@ def figures_of(
         drive_writes_per_day=(first + again) / days / ssd_nbytes if ssd_nbytes else None,
         ssd_written_blocks={fate: int(metrics.value(Metric.SSD_WRITTEN_BLOCKS, fate)) for fate in ("useful", "wasted")},
         not_stored_blocks={
-            reason: count
+            str(reason): count
             for reason in Metric.NOT_STORED_BLOCKS.labels["reason"]
             if (count := int(metrics.value(Metric.NOT_STORED_BLOCKS, reason)))
         },
