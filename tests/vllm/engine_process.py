@@ -26,6 +26,18 @@ class Engine:
 
     def __init__(self) -> None:
         self._llm: Any = None
+        self._tiering: Any = None
+
+    def tiering(self, *, verb: str, **keywords: Any) -> object:
+        """Have vLLM's tiering manager do something, without an engine: see `tests.vllm.tier_process`."""
+        from tests.vllm import tier_process
+
+        if verb == "start":
+            self._tiering = tier_process.Tiering(**keywords)
+            return None
+        if verb == "interface":
+            return tier_process.interface()
+        return getattr(self._tiering, verb)(**keywords)
 
     def start(self, *, model: str, shape: dict[str, Any], connector: dict[str, object] | None, **options: Any) -> int:
         """Start an engine on a model that is written where it is not there yet; returns its number of blocks."""
@@ -225,6 +237,7 @@ def main(listener: socket.socket) -> None:
     importlib.import_module("vllm.entrypoints.llm")
     importlib.import_module("vllm.v1.engine.llm_engine")
     importlib.import_module("vllm.model_executor.models.llama")
+    importlib.import_module("tests.vllm.tier_process")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         connection, _ = listener.accept()

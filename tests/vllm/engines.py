@@ -16,7 +16,17 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["Answer", "EngineError", "EngineProcess", "Nursery", "interpreter", "prompt", "running", "serving"]
+__all__ = [
+    "Answer",
+    "EngineError",
+    "EngineProcess",
+    "Nursery",
+    "interpreter",
+    "prompt",
+    "running",
+    "running_bare",
+    "serving",
+]
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = "PYTHON_WITH_VLLM"
@@ -149,15 +159,22 @@ class EngineProcess:
 
 
 @contextmanager
-def running(nursery: Nursery, **options: Any) -> Iterator[EngineProcess]:
-    """An engine that has started, and ends with the block."""
+def running_bare(nursery: Nursery) -> Iterator[EngineProcess]:
+    """A process without an engine yet, which ends with the block."""
     engine = EngineProcess(nursery)
     with ExitStack() as undo:
         undo.callback(engine.kill)
-        engine.ask("start", **options)
         yield engine
         undo.pop_all()
         engine.close()
+
+
+@contextmanager
+def running(nursery: Nursery, **options: Any) -> Iterator[EngineProcess]:
+    """An engine that has started, and ends with the block."""
+    with running_bare(nursery) as engine:
+        engine.ask("start", **options)
+        yield engine
 
 
 @contextmanager

@@ -11,6 +11,8 @@ at the version of vLLM.
     pages        which bytes of the engine's cache are which bytes of a block
     identity     what goes into a namespace; with it weights
     options      `kv_connector_extra_config`, checked
+
+Beside the connector stands `secondary_tier`: the store behind vLLM's own CPU tier.
 """
 
 from __future__ import annotations
