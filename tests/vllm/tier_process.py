@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-import time
 from typing import Any
 
 import numpy as np
@@ -185,16 +184,6 @@ class Tiering:
         (found,) = self.known(names=[name])
         reservation.abandon().result()
         return found
-
-    def lookup_seconds(self, *, names: list[int], rounds: int) -> float:
-        """How long the scheduler waits for the answers about chunks, at best of some rounds."""
-        keys, request, seconds = [key_of(name) for name in names], ReqContext("a look"), []
-        for _round in range(rounds):
-            begun = time.perf_counter()
-            for key in keys:
-                self._tier.lookup(key, request)
-            seconds.append(time.perf_counter() - begun)
-        return min(seconds)
 
     def row(self, *, name: int) -> str:
         """The first bytes of a chunk, as hex."""
