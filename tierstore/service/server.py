@@ -49,13 +49,10 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_NBYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_NBYTES_MAX),
     ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
 )
-"""A client that is stopped, or whose machine is gone, is noticed within 15 seconds."""
 
 
 @dataclass(slots=True)
@@ -114,6 +111,12 @@ class Server:
         quotas = Quotas(self._workers)
         lending = Lending(self.sessions, self._pool_socket)
         calls = Calls(store, self.sessions, self._workers, quotas)
+        third = round(self.sessions.limits.silence_seconds * 1000 / 3)
+        self._keepalive = (
+            ("grpc.keepalive_time_ms", 2 * third),
+            ("grpc.keepalive_timeout_ms", third),
+            ("grpc.http2.ping_timeout_ms", 3 * third),  # of a ping for flow control, behind which the others wait
+        )
         self._rooms = Rooms(
             self.sessions,
             {**calls.by_name, **lending.by_name},
@@ -167,7 +170,7 @@ class Server:
         return port
 
     def _server(self, authority: Authority) -> aio.Server:
-        server = aio.server(options=_OPTIONS, interceptors=[ReflectionGate(authority)])
+        server = aio.server(options=(*_OPTIONS, *self._keepalive), interceptors=[ReflectionGate(authority)])
         server.add_generic_rpc_handlers((Dispatcher(self._rooms, authority).handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name

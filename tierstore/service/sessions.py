@@ -40,12 +40,15 @@ class SessionLimits:
         held: Namespaces, leases, reservations, prefetches: so many of each.
         queues: Queues of waiting requests.
         lease_seconds: After so long a lease ends by itself.
+        silence_seconds: A connection that has answered nothing for so long is cut: its process is stopped, or its
+            machine gone.
     """
 
     sessions: int = 1024
     held: int = 4096
     queues: int = 16
     lease_seconds: float = 30.0
+    silence_seconds: float = 15.0
 
 
 class Held(Generic[T]):

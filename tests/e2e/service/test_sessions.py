@@ -207,6 +207,34 @@ def test_a_client_that_is_killed_leaves_nothing_behind(serving: Serving, tmp_pat
     assert own.put([block_hash(n) for n in range(10, 14)], BYTES[:4]).result(TIMEOUT_SECONDS).ok
 
 
+HALF = """
+from tests.e2e.service.stranger import Stranger
+from tierstore.service._pb import tierstore_pb2 as pb
+import grpc, threading
+visitor = Stranger(grpc.insecure_channel({address!r}))
+begin = pb.PutBegin(scope=visitor.scope(), hashes=b"".join(block_hash(n) for n in range(4)))
+def half():
+    yield pb.PutRequest(begin=begin)
+    yield pb.PutRequest(data=bytes(10_000))
+    print("half", flush=True)
+    threading.Event().wait()
+visitor.put(half())
+"""
+
+
+def test_what_a_stopped_client_was_putting_is_nobodys_after_a_while(tmp_path: Path) -> None:
+    with (
+        served(tmp_path, limits=SessionLimits(silence_seconds=3.0)) as serving,
+        program(HALF.format(address=serving.address), tmp_path) as (process, output),
+    ):
+        assert output.readline() == "half\n"
+        (session,) = sessions(serving)
+        process.send_signal(signal.SIGSTOP)
+        end_of(serving, session)
+        own = serving.store.namespace(namespace())
+        assert own.put(BLOCKS[:4], BYTES[:4]).result(TIMEOUT_SECONDS).ok
+
+
 def test_a_program_that_forgets_to_close_its_client_ends_all_the_same(serving: Serving, tmp_path: Path) -> None:
     script = (
         CLIENT.format(address=serving.address, attach=True) + "handle.put([block_hash(1)], rows([1], 8192)).result()"
