@@ -44,7 +44,7 @@ def end_of(serving: Serving, session: Session) -> None:
 
 async def _end_of(session: Session) -> None:
     await session.ended.wait()
-    while session.attached:  # noqa: ASYNC110 - there is no event for what only tests look at
+    while session.attached or session.tasks:  # noqa: ASYNC110 - there is no event for what only tests look at
         await asyncio.sleep(0)
 
 
