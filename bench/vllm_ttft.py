@@ -66,7 +66,7 @@ class Figures:
                 "local_ratio": self._ratio(mode, "local"),
                 "hit_tokens": int(statistics.median(self._tokens[mode])),
                 "tokens_equal": all(
-                    answer == answers[0][1]
+                    answer.tokens == answers[0][1].tokens
                     for answers in self._answers.values()
                     for own, answer in answers
                     if own == mode
@@ -126,6 +126,7 @@ def plot(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("time to the first token, % of computing it without a store")
     axes.set_xscale("log")
+    axes.margins(x=0.2)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
