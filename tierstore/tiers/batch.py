@@ -130,10 +130,10 @@ class Run:
         left: Int64Array = rows.start + np.flatnonzero(self.batch.ready[rows] & self.batch.open[rows])
         return left
 
-    def fitting(self, chunk: ChunkFile) -> int:
-        """How many of the rows that are left a file has room for."""
+    def fitting(self, chunk: ChunkFile, *, kept_nbytes: int = 0) -> int:
+        """How many of the rows that are left a file has room for, if some of its bytes are kept for others."""
         ends = np.cumsum(record_pages(self.batch.nbytes[self.left])) * PAGE_NBYTES
-        return min(chunk.room_slots, int(np.searchsorted(ends, chunk.room_nbytes, side="right")))
+        return min(chunk.room_slots, int(np.searchsorted(ends, chunk.room_nbytes - kept_nbytes, side="right")))
 
 
 def _joined(parts: Sequence[Int64Array | Int32Array | Extents]) -> Int32Array | Extents:

@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     from tierstore.tiers.record import HeaderArray
     from tierstore.types import UInt32Array
 
-__all__ = ["NO_SEQUENCE", "ChunkFile", "ChunkName", "slots_per_file"]
+__all__ = ["NO_SEQUENCE", "TOMBSTONE_NBYTES", "ChunkFile", "ChunkName", "slots_per_file"]
 
 _OPEN_NAME = re.compile(r"open-(0|[1-9][0-9]{0,4})-([0-9a-f]{32})")
 _SEALED_NAME = re.compile(r"c\.(0|[1-9][0-9]{0,4})((?:\.0)+)")
 
 NO_SEQUENCE = 0xFFFF_FFFF_FFFF_FFFF
 """Above that of every record."""
+
+TOMBSTONE_NBYTES = 3 * PAGE_NBYTES
+"""What one tombstone may take of a file: two pages, and at most one in the footer."""
 
 
 def slots_per_file(file_nbytes: int, shape: RecordShape) -> int:
@@ -153,8 +156,8 @@ class ChunkFile:
 
     @property
     def room_tombstones(self) -> int:
-        """How many tombstones still fit: two pages each, and at most one in the footer."""
-        return self.room_nbytes // (3 * PAGE_NBYTES)
+        """How many tombstones still fit."""
+        return self.room_nbytes // TOMBSTONE_NBYTES
 
     def append(self, buffers: Sequence[memoryview], *, headers: HeaderArray) -> None:
         """Write whole records behind the last; blocks. Raises DiskError, after which nothing may be appended.

@@ -34,8 +34,9 @@ class ChunkFolder:
     """Every chunk file under ``arrays/``, at most one an array being appended to.
 
     Attributes:
-        files: By the number that extents carry. Looked up by read workers without a lock: entries come and
-            go whole, and one goes only when nothing reads it.
+        files: By the number that extents carry, oldest first. Read workers look without a lock: entries come and go
+            whole, and one goes only when nothing reads it.
+        kept_nbytes: See `Space.kept_nbytes`.
     """
 
     def __init__(self, disk: Disk, limits: FolderLimits) -> None:
@@ -44,6 +45,7 @@ class ChunkFolder:
         self._arrays = ZarrArrays(disk)
         self._space = Space(disk, limits)
         self.files = self._space.files
+        self.kept_nbytes = self._space.kept_nbytes
         self._current: dict[str, ChunkFile] = {}
         self._scratch = Scratch()
         self._next_id = 0
@@ -88,8 +90,7 @@ class ChunkFolder:
 
     def appended(self, array: str) -> int | None:
         """The file of an array that takes its next record; None where there is none."""
-        current = self._current.get(array)
-        return None if current is None else current.file_id
+        return current.file_id if (current := self._current.get(array)) else None
 
     def declare(self, spec: ArraySpec) -> Outcome:
         """Make an array known, in the folder too where it is new; blocks then.
@@ -116,7 +117,7 @@ class ChunkFolder:
     def place(self, array: str, room: Callable[[ChunkFile], int], *, reserved: bool = False) -> ChunkFile | Outcome:
         """The file of a declared array with room for the next record; blocks where it must be begun.
 
-        A file that has become full is sealed before the next is begun.
+        A file that has become full is sealed once the next is begun: until then it may still take tombstones.
 
         Args:
             array: Its name.
@@ -131,22 +132,24 @@ class ChunkFolder:
             if not self.has_reserve:
                 return Outcome.REJECTED
         current = self._current.get(array)
-        if current is not None:
-            if room(current):
-                return current
-            self.seal(current)
+        if current is not None and room(current):
+            return current
         begun = self._begin(array, reserved=reserved)
-        if isinstance(begun, ChunkFile) and not room(begun):
+        if isinstance(begun, Outcome):
+            return begun
+        if not room(begun):
             self.discard(begun.file_id)
             return Outcome.REJECTED
+        if current:
+            self.seal(current)
+        self._current[array] = begun
         return begun
 
-    def place_tombstone(self, array: str) -> ChunkFile | Outcome:
-        """A file with room for a tombstone: of its array, else of any, so that the reserve is spared; blocks."""
-        for chunk in (self._current.get(array), *self._current.values()):
-            if chunk is not None and chunk.room_tombstones:
-                return chunk
-        return self.place(array, lambda chunk: chunk.room_tombstones, reserved=True)
+    def place_tombstones(self, array: str, room: Callable[[ChunkFile], int]) -> ChunkFile | Outcome:
+        """A file with room for tombstones: of their array, else of any, so that the reserve is spared; blocks."""
+        open_files = (self._current.get(array), *self._current.values())
+        found = next((chunk for chunk in open_files if chunk is not None and room(chunk)), None)
+        return found or self.place(array if self._arrays.get(array) else self._arrays.any, room, reserved=True)
 
     def seal(self, chunk: ChunkFile) -> None:
         """Append nothing more to a file, and give it its footer and the name by which Zarr finds it; blocks.
@@ -283,7 +286,6 @@ class ChunkFolder:
         self._space.took(nbytes)
         chunk = self._enter(ChunkFile(self._next_id, name, file, nbytes=nbytes, slots=geometry.slots))
         chunk.begin()
-        self._current[array] = chunk
         return chunk
 
     def _enter(self, chunk: ChunkFile) -> ChunkFile:

@@ -17,6 +17,7 @@ from tierstore.types import Extents, Outcome
 if TYPE_CHECKING:
     from tierstore.disk.watched import WatchedDisk
     from tierstore.tiers.batch import Run
+    from tierstore.tiers.chunkfile import ChunkFile
     from tierstore.tiers.folder import ChunkFolder
     from tierstore.tiers.writing import RecordWriter
 
@@ -45,16 +46,23 @@ class RunPlacer:
         old = (
             [self._folder.files[file] for file in set(src.file[run.left].tolist())] if isinstance(src, Extents) else []
         )
+        for leaving in old:
+            self._folder.retire(leaving)
+
+        def fitting(chunk: ChunkFile) -> int:
+            return run.fitting(chunk, kept_nbytes=self._folder.kept_nbytes(chunk, old))
+
         while len(run.left):
             file = self._folder.appended(array)
-            if file is not None and not run.fitting(self._folder.files[file]) and not self.drain(array):
+            if file is not None and not fitting(self._folder.files[file]) and not self.drain(array):
                 return Outcome.IO_ERROR  # before that file is sealed
-            chunk = self._folder.place(array, run.fitting, reserved=bool(old))
+            chunk = self._folder.place(array, fitting, reserved=bool(old))
             if isinstance(chunk, Outcome):
                 return chunk
             for leaving in old:
                 leaving.heirs.add(chunk)
-            if not self._attempt(array, partial(self._writer.append, run, chunk)):
+            kept_nbytes = self._folder.kept_nbytes(chunk, old)
+            if not self._attempt(array, partial(self._writer.append, run, chunk, kept_nbytes=kept_nbytes)):
                 return Outcome.IO_ERROR
         return Outcome.OK
 

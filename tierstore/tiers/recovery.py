@@ -89,6 +89,8 @@ def recover(
     _take_up(files, folder)
     with folder.shrinking():
         files = _shrink(files, folder, graves)
+    for file in files:  # oldest first, as they are to go
+        folder.files[file.chunk.file_id] = folder.files.pop(file.chunk.file_id)
     return Recovery([batch for file in files for batch in batches(file, census)], sequence_base, complete)
 
 

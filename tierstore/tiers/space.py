@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tierstore.disk.base import Disk
 from tierstore.errors import ConfigError, DiskError
-from tierstore.tiers.chunkfile import NO_SEQUENCE, ChunkFile, ChunkName
+from tierstore.tiers.chunkfile import NO_SEQUENCE, TOMBSTONE_NBYTES, ChunkFile, ChunkName
 from tierstore.types import PAGE_NBYTES
 
 __all__ = ["FILES_MAX", "FolderLimits", "Space", "default_file_nbytes"]
@@ -116,6 +116,23 @@ class Space:
         left = self._ceiling_nbytes - self.nbytes
         free = self._disk_free_nbytes - self._limits.free_floor_nbytes
         return max(0, min(left, free) - (0 if reserved else self.reserve_nbytes)) // file_nbytes
+
+    def kept_nbytes(self, chunk: ChunkFile, going: Collection[ChunkFile]) -> int:
+        """Of a file's room, what tombstones of the file that goes next may need: nothing while there is a reserve.
+
+        Args:
+            chunk: What is to be appended to, or begun for that, as the one file of its array.
+            going: Files one of which goes next.
+        """
+        if not going or self.has_reserve:
+            return 0
+        rooms = {own: own.room_tombstones for own in self.files.values() if own.name.array != chunk.name.array}
+        elsewhere = sum(rooms.values())
+        missing = [
+            len(own.tombstone_pages) + (own.room_tombstones if own is chunk else 0) - elsewhere + rooms.get(own, 0)
+            for own in going
+        ]
+        return max(0, *missing) * TOMBSTONE_NBYTES
 
     @contextmanager
     def shrinking(self) -> Iterator[None]:

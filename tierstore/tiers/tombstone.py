@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 from crc32c import crc32c
 
 from tierstore.errors import DiskError
-from tierstore.tiers.chunkfile import ChunkFile
+from tierstore.tiers.chunkfile import TOMBSTONE_NBYTES, ChunkFile
 from tierstore.tiers.folder import ChunkFolder
 from tierstore.tiers.frame import aligned_buffer
 from tierstore.tiers.record import CHECKSUM_NBYTES, HEADER, KIND_TOMBSTONE, finish_headers, valid_headers
@@ -32,6 +33,9 @@ HASHES_MAX = 100
 
 COPIES = 2
 """Records that say the same: one that is damaged would bring older records of its blocks back, where no other does."""
+
+_NEXT_TO_GO = 2
+"""So many files, the oldest, are looked at for the one that goes next: two begun in one call may go in either order."""
 
 NO_SLOT = 0xFFFF_FFFF
 """What the header of a record says that is no inner chunk of the Zarr shard."""
@@ -146,7 +150,7 @@ class Graves:
         ]
         outcomes = np.full(len(job), Outcome.OK, dtype=np.uint8)
         written = 0
-        for ended in self._append(tombstones, array):
+        for ended in self._append(tombstones, array, self._room_of_deletions):
             if isinstance(ended, Outcome):
                 outcomes[written // COPIES * HASHES_MAX :] = ended
             else:
@@ -203,21 +207,29 @@ class Graves:
             if tombstone and tombstone.sequence > oldest and epochs.get(tombstone.fingerprint) == tombstone.epoch
         ]
         files: dict[int, ChunkFile] = {}
-        for ended in self._append(needed, leaving.name.array):
+        for ended in self._append(needed, leaving.name.array, _room):
             if isinstance(ended, Outcome):
                 return False
             files[ended[0].file_id] = ended[0]
         return all([self._folder.make_durable(chunk) for chunk in files.values()])
 
-    def _append(self, tombstones: Sequence[Tombstone], array: str) -> Iterator[tuple[ChunkFile, int] | Outcome]:
+    def _room_of_deletions(self, chunk: ChunkFile) -> int:
+        """How many tombstones that let no file go a file takes: those of the file that goes next still find room."""
+        stays = self._needed.union(self._postponed)
+        oldest = islice((own for file, own in self._folder.files.items() if file not in stays), _NEXT_TO_GO)
+        return max(0, chunk.room_nbytes - self._folder.kept_nbytes(chunk, tuple(oldest))) // TOMBSTONE_NBYTES
+
+    def _append(
+        self, tombstones: Sequence[Tombstone], array: str, room: Callable[[ChunkFile], int]
+    ) -> Iterator[tuple[ChunkFile, int] | Outcome]:
         """Append tombstones file by file: how many went to which, and at last why the rest did not."""
         start = 0
         while start < len(tombstones):
-            chunk = self._folder.place_tombstone(array)
+            chunk = self._folder.place_tombstones(array, room)
             if isinstance(chunk, Outcome):
                 yield chunk
                 return
-            own = tombstones[start : start + chunk.room_tombstones]
+            own = tombstones[start : start + room(chunk)]
             try:
                 _write(own, chunk)
             except DiskError as error:
@@ -227,6 +239,11 @@ class Graves:
                 return
             yield chunk, len(own)
             start += len(own)
+
+
+def _room(chunk: ChunkFile) -> int:
+    """How many tombstones of a file that goes another one takes."""
+    return chunk.room_tombstones
 
 
 def _write(tombstones: Sequence[Tombstone], chunk: ChunkFile) -> None:

@@ -82,17 +82,18 @@ class RecordWriter:
             for thread in ahead:
                 thread.stop()
 
-    def append(self, run: Run, chunk: ChunkFile) -> None:
+    def append(self, run: Run, chunk: ChunkFile, *, kept_nbytes: int = 0) -> None:
         """Begin to write the rows of a run that are left, as many as the file has room for; blocks.
 
         They are OK then, and it is known where they are, unless a later call raises. One file at a time:
-        `drain` comes before the first to another. Changes the padding of their slots.
+        `drain` comes before the first to another. Changes the padding of their slots. `kept_nbytes` of the file's room
+        are left for others.
 
         Raises:
             DiskError: A write failed; its rows and those behind it are open again. Nothing more may be appended.
         """
         batch, source, frame = run.batch, self._source(run.batch), self._appender.frame
-        rows = run.left[: run.fitting(chunk)]
+        rows = run.left[: run.fitting(chunk, kept_nbytes=kept_nbytes)]
         headers = frame.headers[: len(rows)]
         self._fill(headers, batch, rows)
         headers["slot"] = np.arange(chunk.next_slot, chunk.next_slot + len(rows))

@@ -155,6 +155,11 @@ class ZarrArrays:
         return self._known.get(array)
 
     @property
+    def any(self) -> str:
+        """The name of an array whose geometry is known; empty where there is none."""
+        return next(iter(self._known), "")
+
+    @property
     def longest_file_nbytes(self) -> int:
         """Length of the files of the array that has the longest ones; 0 where no array is known."""
         return max((geometry.file_nbytes for geometry in self._known.values()), default=0)
