@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tierstore import mapping
 from tierstore.benchmark.machine import huge_pages
 from tierstore.errors import ClosedError, ConfigError, MemoryLimitError
-from tierstore.tiers import host_pool
 from tierstore.tiers.host_pool import HostPool
 from tierstore.tiers.memory_limit import check_memory, find_limits
 from tierstore.types import PAGE_NBYTES
@@ -103,9 +103,9 @@ def test_a_forked_child_does_not_map_it() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("advice", [host_pool._MADV_POPULATE_WRITE, 9999], ids=["by the kernel", "by touching"])
+@pytest.mark.parametrize("advice", [mapping._MADV_POPULATE_WRITE, 9999], ids=["by the kernel", "by touching"])
 def test_populate_takes_a_slice_and_keeps_its_bytes(advice: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_pool, "_MADV_POPULATE_WRITE", advice)
+    monkeypatch.setattr(mapping, "_MADV_POPULATE_WRITE", advice)
     with closing(HostPool(8 * MIB)) as pool:
         assert taken_nbytes(pool) == 0
         pool.view[MIB] = 7
@@ -123,7 +123,7 @@ def test_populate_that_the_kernel_refuses_names_the_setting(monkeypatch: pytest.
             return -1
 
     with closing(HostPool(PAGE_NBYTES)) as pool, monkeypatch.context() as patch:
-        patch.setattr(host_pool, "_LIBC", NoMemory())
+        patch.setattr(mapping, "_LIBC", NoMemory())
         with pytest.raises(MemoryLimitError, match=r"4096.*\[host\] size"):
             pool.populate(0, PAGE_NBYTES)
 

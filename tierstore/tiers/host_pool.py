@@ -6,12 +6,8 @@ when the last process that maps it is gone, so a killed one leaks nothing. It kn
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import fcntl
-import mmap
 import os
-import weakref
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -19,6 +15,7 @@ import numpy as np
 
 from tierstore import forks
 from tierstore.errors import ClosedError, ConfigError, MemoryLimitError
+from tierstore.mapping import give_back, map_memory, populate
 from tierstore.tiers.memory_limit import check_memory
 from tierstore.types import PAGE_NBYTES
 
@@ -27,15 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HostPool"]
 
-_MADV_REMOVE = 9
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; not in the mmap module
 _NUMBER_NBYTES = 4
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-_LIBC.mmap.restype = ctypes.c_void_p
-_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class HostPool:
@@ -71,16 +60,14 @@ class HostPool:
         self.shared = shared
         self.file_nbytes = nbytes + -(-nbytes // PAGE_NBYTES * _NUMBER_NBYTES // PAGE_NBYTES) * PAGE_NBYTES
         try:
-            self._fd, address = _map_shared(self.file_nbytes) if shared else (-1, _map(self.file_nbytes))
+            self._fd, memory = _map_shared(self.file_nbytes) if shared else (-1, map_memory(self.file_nbytes))
         except OSError as error:
             raise MemoryLimitError(
                 f"a host pool of {nbytes} bytes could not be mapped: {error.strerror}; lower [host] size"
             ) from error
         if shared:
             forks.keep_from_children(self._fd)
-        memory = (ctypes.c_uint8 * self.file_nbytes).from_address(address)
-        weakref.finalize(memory, _unmap, address, self.file_nbytes, os.getpid()).atexit = False  # with the last view
-        self._memory: UInt8Array | None = np.ctypeslib.as_array(memory)
+        self._memory: UInt8Array | None = memory
 
     @property
     def fd(self) -> int:
@@ -119,17 +106,13 @@ class HostPool:
         """
         assert offset % PAGE_NBYTES == 0, f"populate from byte {offset}; it must be a multiple of {PAGE_NBYTES}"
         assert 0 <= offset <= offset + nbytes <= self.nbytes, f"populate {nbytes} bytes from {offset} of {self.nbytes}"
-        part = self.view[offset : offset + nbytes]
-        if _LIBC.madvise(part.ctypes.data, nbytes, _MADV_POPULATE_WRITE) == 0:
-            return
-        code = ctypes.get_errno()
-        if code != errno.EINVAL:
+        try:
+            populate(self.view[offset : offset + nbytes])
+        except OSError as error:
             raise MemoryLimitError(
-                f"bytes {offset} to {offset + nbytes} of the host pool could not be taken: {os.strerror(code)}; "
+                f"bytes {offset} to {offset + nbytes} of the host pool could not be taken: {error.strerror}; "
                 "lower [host] size"
-            )
-        firsts = part[::PAGE_NBYTES]  # an older kernel: touch every page
-        np.positive(firsts, out=firsts)
+            ) from error
 
     def close(self) -> None:
         """Let go of the memory; a second call does nothing.
@@ -138,43 +121,21 @@ class HostPool:
         """
         if self._memory is not None:
             # its pages go now, whoever still views them; the numbers first, for whoever copies meanwhile
-            advice, start = _MADV_REMOVE if self.shared else mmap.MADV_DONTNEED, self._memory.ctypes.data
-            _LIBC.madvise(start + self.nbytes, self.file_nbytes - self.nbytes, advice)
-            _LIBC.madvise(start, self.nbytes, advice)
+            give_back(self._memory[self.nbytes :], shared=self.shared)
+            give_back(self._memory[: self.nbytes], shared=self.shared)
             self._memory = None
             if self.shared:
                 forks.close(self._fd)
 
 
-def _map(nbytes: int, fd: int = -1) -> int:
-    """Map private memory, or a file of it; the address. Raises OSError.
-
-    Not by `mmap.mmap`, which keeps a second descriptor that nobody can close in a forked child, and which would
-    unmap, there too, whatever lies at the address.
-    """
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS if fd < 0 else mmap.MAP_SHARED
-    address = _LIBC.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
-    if address == _MAP_FAILED:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    _LIBC.madvise(address, nbytes, mmap.MADV_DONTFORK)
-    _LIBC.madvise(address, nbytes, mmap.MADV_HUGEPAGE)  # a kernel built without them refuses, and that is all
-    return int(address)
-
-
-def _map_shared(nbytes: int) -> tuple[int, int]:
-    """Make the file, seal it and map it: descriptor and address. Leaves nothing behind where it raises OSError."""
+def _map_shared(nbytes: int) -> tuple[int, UInt8Array]:
+    """Make the file, seal it and map it: descriptor and memory. Leaves nothing behind where it raises OSError."""
     with ExitStack() as undo:
         fd = os.memfd_create("tierstore", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         undo.callback(os.close, fd)
         os.fchmod(fd, 0o600)
         os.ftruncate(fd, nbytes)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        address = _map(nbytes, fd)
+        memory = map_memory(nbytes, fd)
         undo.pop_all()
-    return fd, address
-
-
-def _unmap(address: int, nbytes: int, owner_pid: int) -> None:
-    if os.getpid() == owner_pid:
-        _LIBC.munmap(address, nbytes)
+    return fd, memory

@@ -10,14 +10,14 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tierstore import forks
 from tierstore.errors import UnavailableError
-from tierstore.mapping import map_memory
+from tierstore.mapping import map_memory, populate
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.types import PAGE_NBYTES
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["AttachedPool"]
 
 _GREETING_NBYTES = 64
+_REGION_NBYTES = 2 << 20
+_STEP_NBYTES = 64 << 20
 
 
 class AttachedPool:
@@ -60,7 +62,8 @@ class AttachedPool:
             self._socket.close()
             raise UnavailableError(f"{answer.socket_path} hands out no pool to this process")
         try:
-            memory = map_memory(os.fstat(fds[0]).st_size, fds[0])
+            file = os.fstat(fds[0])
+            memory = map_memory(file.st_size, fds[0])
         except OSError as error:
             self._socket.close()
             raise UnavailableError(f"the pool cannot be mapped: {error}") from error
@@ -74,6 +77,8 @@ class AttachedPool:
         self._closing = self._closed = False
         self._view: UInt8Array = memory[: answer.pool_nbytes]
         num_pages = answer.pool_nbytes // PAGE_NBYTES
+        self._all_taken = file.st_blocks * 512 >= answer.pool_nbytes
+        self._mapped = np.zeros(-(-answer.pool_nbytes // _REGION_NBYTES), np.bool_)
         self._unpin = device.pin(self._view)
         self._generations: UInt32Array = memory[answer.pool_nbytes :].view(np.uint32)[:num_pages]
 
@@ -83,18 +88,51 @@ class AttachedPool:
         return found
 
     @contextmanager
-    def used(self) -> Iterator[UInt8Array]:
-        """The blocks, for a copy: the server is not told that they are left alone before the copy has ended."""
+    def used(self, offsets: Int64Array, nbytes: int) -> Iterator[UInt8Array]:
+        """The pool, for a copy of blocks: the server is not told that they are left alone before the copy has ended.
+
+        Args:
+            offsets: int64[n]; where they begin.
+            nbytes: Of each.
+        """
         with self._lock:
             if self._closing:
                 raise UnavailableError("the session that lent the slots has ended")
             self._num_copies += 1
         try:
+            self._map_regions(offsets, nbytes)
             yield self._view
         finally:
             with self._lock:
                 self._num_copies -= 1
             self._let_go()
+
+    def map_all(self) -> None:
+        """Map all of it, if the server has taken all of its memory; to be done beside the first calls. Blocks.
+
+        What it has not touched yet stays untaken.
+        """
+        if not self._all_taken:
+            return
+        for start in range(0, len(self._view), _STEP_NBYTES):
+            with suppress(UnavailableError), self.used(np.array([start]), min(_STEP_NBYTES, len(self._view) - start)):
+                pass
+
+    def _map_regions(self, offsets: Int64Array, nbytes: int) -> None:
+        """Have the kernel map whole regions that blocks lie in, once: page by page it takes longer than copying.
+
+        A kernel that cannot, now or ever, maps them as they are copied.
+        """
+        if not len(offsets):
+            return
+        reach = -(-nbytes // _REGION_NBYTES) + 1
+        regions = np.unique(offsets[:, None] // _REGION_NBYTES + np.arange(reach))
+        regions = regions[(regions * _REGION_NBYTES < len(self._view)) & ~self._mapped.take(regions, mode="clip")]
+        for run in np.split(regions, np.flatnonzero(np.diff(regions) > 1) + 1) if len(regions) else []:
+            start, stop = int(run[0]) * _REGION_NBYTES, (int(run[-1]) + 1) * _REGION_NBYTES
+            with suppress(OSError):
+                populate(self._view[start:stop])
+        self._mapped[regions] = True
 
     def close(self) -> None:
         """Say that nothing here touches the pool any more, once that is so. Does not block."""

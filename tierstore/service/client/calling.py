@@ -148,6 +148,8 @@ class Calling:
                 _logger.warning("blocks are streamed, as the pool cannot be mapped: %s", error)
         with self._lock:
             self._pools[session] = pool
+        if pool is not None:
+            self.worker.submit(pool.map_all)
 
     def _ended(self, session: LiveSession) -> None:
         with self._lock:

@@ -5,6 +5,7 @@ Called on the client's threads, which wait for them. Uses the device that the ca
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,8 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["Copies"]
 
 
+_CPU_STREAMS = 2
+"""On a CPU each stream is a thread; two of them copy half as much again as one, and a client has no more to do."""
+
+_SPLIT_NBYTES = 1 << 20
+"""Less is copied by one of them: it takes no longer than to tell the others."""
+
+
 class Copies:
-    """One stream a direction.
+    """Streams, a few a direction.
 
     Args:
         device: Where caches lie.
@@ -31,41 +39,48 @@ class Copies:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._load = device.new_stream("client-load")
-        self._store = device.new_stream("client-store")
+        count = _CPU_STREAMS if device.memory == "cpu" else 1
+        self._loads = [device.new_stream(f"client-load-{index}") for index in range(count)]
+        self._stores = [device.new_stream(f"client-store-{index}") for index in range(count)]
+        self._turns = cycle(self._stores)
 
     def load(self, host: UInt8Array, offsets: Int64Array, memory: CallerMemory, positions: Int64Array) -> list[Event]:
         """Enqueue blocks at byte offsets of host memory into the cache; `positions` are theirs in the request.
 
         Returns:
-            An event a page group; see `wait`.
+            Events to `wait` for.
         """
-        block_ids = np.take(memory.block_ids, positions, axis=1)
         slots = (offsets // PAGE_NBYTES).astype(np.int32)
-        events = self._device.load(host, slots, memory.kv, block_ids, self._load, after=memory.after)
-        if memory.layers is not None:
-            memory.layers.add(events, len(positions))
-        return events
+        awaited: list[Event] = []
+        split = len(slots) > 1 and len(slots) * memory.kv.stored_nbytes >= _SPLIT_NBYTES
+        streams = self._loads if split else self._loads[:1]
+        for stream, part in zip(streams, np.array_split(np.arange(len(slots)), len(streams)), strict=True):
+            block_ids = np.take(memory.block_ids, positions[part], axis=1)
+            events = self._device.load(host, slots[part], memory.kv, block_ids, stream, after=memory.after)
+            if memory.layers is not None:
+                memory.layers.add(events, len(part))
+            awaited += events
+        return awaited
 
     def store(self, host: UInt8Array, offsets: Int64Array, memory: CallerMemory, positions: Int64Array) -> list[Event]:
-        """Enqueue blocks of the cache to byte offsets of host memory."""
+        """Enqueue blocks of the cache to byte offsets of host memory; the next call's go beside these."""
         block_ids = np.take(memory.block_ids, positions, axis=1)
-        slots = (offsets // PAGE_NBYTES).astype(np.int32)
-        self._device.store(host, slots, memory.kv, block_ids, self._store, after=memory.after)
-        return [self._store.record()]
+        slots, stream = (offsets // PAGE_NBYTES).astype(np.int32), next(self._turns)
+        self._device.store(host, slots, memory.kv, block_ids, stream, after=memory.after)
+        return [stream.record()]
 
     def wait(self, events: Sequence[Event]) -> None:
         """Until they are done. Blocks. Raises DeviceError where a stream has failed."""
         for event in events:
             event.wait()
-        failure = self._load.failure or self._store.failure
-        if failure is not None:
-            raise DeviceError(f"blocks could not be copied: {failure}") from failure
+        for stream in (*self._loads, *self._stores):
+            if stream.failure is not None:
+                raise DeviceError(f"blocks could not be copied: {stream.failure}") from stream.failure
 
     def close(self) -> None:
         """Finish the streams. Blocks."""
-        self._load.close()
-        self._store.close()
+        for stream in (*self._loads, *self._stores):
+            stream.close()
 
 
 def slots_of(num_blocks: int, slot_nbytes: int) -> Int64Array:

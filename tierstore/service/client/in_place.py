@@ -64,7 +64,7 @@ class InPlace:
         try:
             running.check()
             offsets = np.array(answer.offsets, np.int64)
-            with self._pool.used() as view:
+            with self._pool.used(offsets, memory.kv.stored_nbytes) as view:
                 self._copies.wait(self._copies.load(view, offsets, memory, np.arange(len(offsets))))
                 same = self._pool.generations(offsets) == np.array(answer.generations, np.uint32)
         finally:
@@ -81,7 +81,7 @@ class InPlace:
         number = answer.reservation_id
         try:
             running.check()
-            with self._pool.used() as view:
+            with self._pool.used(np.array(answer.offsets, np.int64), memory.kv.stored_nbytes) as view:
                 checksums = self._fill(answer, view, memory)
         except (TierstoreError, Withdrawn):
             abandon = pb.AbandonRequest(scope=request.scope, reservation_id=number)
