@@ -21,7 +21,7 @@ import numpy as np
 from tierstore.benchmark.machine import describe_machine
 from tierstore.control.mind import Limits
 from tierstore.control.planner import SLICE_BLOCKS, Planner
-from tierstore.control.slabs import SlotAllocator
+from tierstore.control.slabs import SLABS_MIN, SlotAllocator
 from tierstore.keys import Namespace
 from tierstore.layout import KVLayout
 from tierstore.metrics import Metrics
@@ -39,7 +39,7 @@ BATCH = 256
 """Blocks a request: a prompt of 4,096 tokens."""
 
 LOOKUP_BLOCKS = 8192
-FILE_BLOCKS = 16384
+FILE_BLOCKS = SLAB_BLOCKS = 16384
 LIFE = 1
 
 
@@ -49,7 +49,7 @@ class World:
     def __init__(self, num_blocks: int) -> None:
         self.planner = Planner(
             capacity=num_blocks,
-            slots=SlotAllocator(pool_nbytes=num_blocks * PAGE_NBYTES, slab_nbytes=64 << 20),
+            slots=SlotAllocator(pool_nbytes=num_blocks * PAGE_NBYTES, slab_nbytes=SLAB_BLOCKS * PAGE_NBYTES),
             new_policy=Lru,
             admission=AdmitAlways(),
             limits=Limits(),
@@ -99,7 +99,11 @@ class World:
 
 
 def measure(num_blocks: int, seed: int) -> dict[str, object]:
-    """Fill a planner with `num_blocks` blocks, then get and look them up. Takes about 20 s a million."""
+    """Fill a planner with `num_blocks` blocks, or as many as whole slabs hold, then get and look them up.
+
+    Takes about 20 s a million.
+    """
+    num_blocks = max(SLABS_MIN, -(-num_blocks // SLAB_BLOCKS)) * SLAB_BLOCKS
     generator = np.random.default_rng(seed)
     hashes = generator.integers(0, 256, (num_blocks, 32), dtype=np.uint8)
     nothing = np.zeros((BATCH, 32), np.uint8)
