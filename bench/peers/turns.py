@@ -10,9 +10,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-__all__ = ["Asked", "serve"]
+__all__ = ["Asked", "running", "serve"]
 
 
 def serve(steps: Mapping[str, Callable[[], float]]) -> None:
@@ -22,6 +23,19 @@ def serve(steps: Mapping[str, Callable[[], float]]) -> None:
     print(json.dumps("ready"), file=answers)
     for line in sys.stdin:
         print(json.dumps(steps[line.strip()]()), file=answers)
+
+
+@contextmanager
+def running(command: Sequence[str], *, log: str) -> Iterator[None]:
+    """A server that a worker measures: its child, told to end afterwards. What it says goes into a file."""
+    with (
+        open(log, "wb") as said,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said) as process,
+    ):
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 class Asked:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import versus_lmcache_server as served
 from bench.peers.turns import Asked
 from bench.versus_lmcache import STEPS, as_markdown, as_row
 from tests.processes import ROOT
@@ -31,13 +32,16 @@ SMALL = {
 
 ELSEWHERE = {
     "bench.gpu": "needs a GPU; tests/cuda runs it on a simulated one, tests/gpu its parts on a real one",
+    "bench.peers.lmcache.server_worker": "needs LMCache, which has an environment of its own",
     "bench.peers.lmcache.worker": "needs LMCache, which has an environment of its own",
+    "bench.peers.tierstore_service_worker": "asked for its steps, below",
     "bench.peers.tierstore_worker": "asked for its steps, below",
     "bench.replay": "takes minutes, and times nothing; tests/replay replays the same traces",
     "bench.soak": "tests/e2e/test_growth.py runs it",
     "bench.torture": "tests/crash runs it",
     "bench.vllm_ttft": "needs vLLM, which may have an environment of its own; tests/vllm runs it there",
     "bench.versus_lmcache": "installs LMCache; its worker and its page are tested below",
+    "bench.versus_lmcache_server": "needs LMCache; its worker and its page are tested below",
 }
 """Commands that are not in `SMALL`, and why."""
 
@@ -99,6 +103,18 @@ def test_the_worker_beside_lmcache_does_every_step(tmp_path: Path) -> None:
     assert all(taken > 0 for taken in seconds.values())
 
 
+def test_the_worker_beside_lmcaches_server_does_every_step(tmp_path: Path) -> None:
+    sizes = ["--object-nbytes", str(256 << 10), "--chunk-tokens", "64", "--count", "128"]
+    log = tmp_path / "worker.log"
+    command = [sys.executable, "-m", "bench.peers.tierstore_service_worker", *sizes, "--folder", str(tmp_path)]
+    worker = Asked(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, log=str(log))
+    try:
+        seconds = {step: worker.ask(step) for step in served.STEPS}
+    finally:
+        worker.close()
+    assert all(taken > 0 for taken in seconds.values())
+
+
 def test_a_worker_that_ends_before_it_answers_leaves_no_process(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     script = f"import os, sys; open({str(pid)!r}, 'w').write(str(os.getpid())); sys.exit('no such step')"
@@ -115,3 +131,13 @@ def test_the_page_beside_lmcache_tells_the_ratio_to_the_faster_of_its_two_ways(t
     for step in STEPS:
         assert f"| 1 MiB | {step} | 0.79 [0.52 … 1.05] |" in page
     assert page.count("| 1.75x [1.50 … 2.00] |") == len(STEPS)
+
+
+def test_the_page_beside_lmcaches_server_tells_the_ratio_to_the_faster_of_its_two_ways(tmp_path: Path) -> None:
+    seconds = {"tierstore": [0.1, 0.2], "lmcache paged": [0.6, 0.6], "lmcache rows": [0.3, 0.4]}
+    rows = [served.as_row(step, seconds, object_nbytes=1 << 20, count=256) for step in served.STEPS]
+    assert [row["best_of_peer"] for row in rows] == ["lmcache rows"] * len(served.STEPS)
+    page = served.as_markdown("the command", describe_machine(tmp_path), rows)
+    for step in served.STEPS:
+        assert f"| 256 × 1 MiB | {step} | 150 [100 … 200] | 600 [600 … 600] | 350 [300 … 400] |" in page
+    assert page.count("| 2.50x [2.00 … 3.00] |") == len(served.STEPS)
