@@ -12,6 +12,9 @@ import pytest
 from tierstore.testing.clock import SimClock
 from tierstore.transfer.timer import Timer
 
+NAME = "deadlines of a test"
+"""Of its thread: stores of other tests may have timers too."""
+
 PATIENCE_SECONDS = 10
 """How long a test waits for what must happen; it passes as soon as it does."""
 
@@ -40,13 +43,13 @@ def expiry() -> Expiry:
 
 @pytest.fixture
 def timer(expiry: Expiry) -> Iterator[Timer]:
-    timer = Timer(expiry.clock, expiry)
+    timer = Timer(expiry.clock, expiry, name=NAME)
     yield timer
     timer.close()
 
 
 def running() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "deadlines"]
+    return [thread.name for thread in threading.enumerate() if thread.name == NAME]
 
 
 def test_a_timer_that_is_never_armed_has_no_thread(timer: Timer) -> None:
@@ -88,7 +91,7 @@ def test_can_be_armed_again_when_nothing_followed(timer: Timer, expiry: Expiry) 
 
 
 def test_close_ends_a_timer_that_waits(expiry: Expiry) -> None:
-    timer = Timer(expiry.clock, expiry)
+    timer = Timer(expiry.clock, expiry, name=NAME)
     timer.arm(expiry.clock.now + 1e12)
     assert running()
     timer.close()
@@ -98,7 +101,7 @@ def test_close_ends_a_timer_that_waits(expiry: Expiry) -> None:
 
 
 def test_a_closed_timer_starts_no_thread(expiry: Expiry) -> None:
-    timer = Timer(expiry.clock, expiry)
+    timer = Timer(expiry.clock, expiry, name=NAME)
     timer.close()
     timer.arm(expiry.clock.now)
     assert not running()
