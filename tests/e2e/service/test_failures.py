@@ -101,9 +101,26 @@ def test_a_stopped_service_is_asked_once_and_then_left_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("attach", [True, False])
+def test_gets_alone_find_a_service_again_that_was_stopped(tmp_path: Path, *, attach: bool) -> None:
+    """Once each get took the turn of the one call that is let through, and then refused itself."""
+    with serve(tmp_path) as process, Client(process.address, call_seconds=0.2, attach=attach) as client:
+        handle = client.namespace(namespace())
+        assert handle.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
+        os.kill(process.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.process.pid, os.WSTOPPED)
+        assert handle.lookup(BLOCKS) == 0, "not answered in time"
+        os.kill(process.process.pid, signal.SIGCONT)
+        found = np.full_like(BYTES, SENTINEL)
+        until = time.monotonic() + TIMEOUT_SECONDS
+        while not handle.get(BLOCKS, found).result(TIMEOUT_SECONDS).ok and time.monotonic() < until:
+            continue
+        assert np.array_equal(found, BYTES)
+
+
+@pytest.mark.parametrize("attach", [True, False])
 def test_a_disk_that_stalls_holds_up_no_call_with_a_deadline(tmp_path: Path, *, attach: bool) -> None:
     disk = GatedDisk()
-    with served(tmp_path, disk) as serving, client_of(serving, attach=attach) as client:
+    with served(tmp_path, disk) as serving, client_of(serving, attach=attach, call_seconds=TIMEOUT_SECONDS) as client:
         make_cold(serving)
         handle = client.namespace(namespace())
         disk.gate.clear()

@@ -41,14 +41,18 @@ class Breaker:
         self._backoff = Backoff()
         self._until: float | None = None
 
-    def allows(self) -> bool:
-        """Whether to call now. Of many who ask when the time has come one is let through."""
+    @property
+    def refuses(self) -> bool:
+        """Whether a call would fail at once. Asking takes nobody's turn."""
+        return self._until is not None and self._clock() < self._until
+
+    def enters(self) -> bool:
+        """Whether to call now; the call then tells how it ended. Of many who ask when the time has come one may."""
         if self._until is None:
             return True
-        now = self._clock()
-        if now < self._until:
+        if self.refuses:
             return False
-        self._until = now + _LAST_SECONDS
+        self._until = self._clock() + _LAST_SECONDS
         return True
 
     def failed(self) -> None:
@@ -60,3 +64,8 @@ class Breaker:
         if self._until is not None:
             self._until = None
             self._backoff.succeeded()
+
+    def withdrawn(self) -> None:
+        """A call ended before anybody knew: the next one may try in its place."""
+        if self._until is not None:
+            self._until = self._clock()

@@ -47,6 +47,7 @@ _OPTIONS = (
 
 _CREDENTIAL = "authorization"
 _LEAVE_SECONDS = 1.0
+_UNANSWERED = "the server does not answer; it is asked again soon"
 
 T = TypeVar("T")
 
@@ -108,7 +109,7 @@ class Connection:
         return self._failure
 
     def session(self) -> LiveSession:
-        """The session there is. Does not block.
+        """The session there is; whether to call is asked again when its turn comes. Does not block.
 
         Raises:
             ServiceError: There is none, or its calls are not answered, or the server ends.
@@ -123,8 +124,8 @@ class Connection:
             raise type(self._failure)(str(self._failure))
         if session.draining:
             raise UnavailableError("the server is ending; go on without it")
-        if not self._breaker.allows():
-            raise UnavailableError("the server does not answer; it is asked again soon")
+        if self._breaker.refuses:
+            raise UnavailableError(_UNANSWERED)
         return session
 
     def judged(self, work: Callable[[LiveSession], T]) -> T:
@@ -133,16 +134,21 @@ class Connection:
         Raises:
             TierstoreError: As `session` and the work do.
         """
-        session = self.session()
+        session, breaker = self.session(), self._breaker
+        if not breaker.enters():
+            raise UnavailableError(_UNANSWERED)
+        ended = breaker.withdrawn
         try:
             value = work(session)
+            ended = breaker.succeeded
         except UnavailableError:
-            self._breaker.failed()
+            ended = breaker.failed
             raise
         except TierstoreError:
-            self._breaker.succeeded()
+            ended = breaker.succeeded
             raise
-        self._breaker.succeeded()
+        finally:
+            ended()
         return value
 
     def close(self) -> None:
