@@ -113,6 +113,36 @@ def test_who_waits_for_an_abandoned_block_goes_without() -> None:
     world.check_idle()
 
 
+def test_nobody_waits_for_a_reservation_that_was_withdrawn_and_its_slots_stay_lent() -> None:
+    world = EngineWorld(ssd=False)
+    blocks = chain("blocks", LENT_BLOCKS)
+    reservation, get, put = world.reserve(blocks), world.get(blocks), world.put(blocks)
+    reservation.cancel()
+    assert [transfer.result(0).leading for transfer in (get, put)] == [0, 0]
+    assert world.presence(blocks) == [Presence.MISS] * LENT_BLOCKS
+    others = world.put(chain("others", POOL_BLOCKS))
+    world.store.end()
+    assert others.result(0).leading == POOL_BLOCKS - LENT_BLOCKS
+    again = world.put(blocks)
+    world.store.end()
+    assert again.result(0).ok
+    world.lend.end()
+    assert reservation.result(0).outcomes == [Outcome.CANCELLED] * LENT_BLOCKS
+    assert world.presence(blocks) == [Presence.HIT] * LENT_BLOCKS
+    world.check_idle()
+
+
+def test_who_waits_for_a_reserved_block_that_was_deleted_goes_without_once_it_is_withdrawn() -> None:
+    world = EngineWorld(ssd=False)
+    blocks = chain("blocks", 4)
+    reservation, get = world.reserve(blocks), world.get(blocks)
+    world.delete(blocks)
+    reservation.cancel()
+    assert get.result(0).leading == 0
+    world.lend.end()
+    world.check_idle()
+
+
 def test_a_reservation_has_no_slot_for_what_is_held() -> None:
     world = EngineWorld()
     blocks = chain("blocks", 6)

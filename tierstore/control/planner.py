@@ -104,9 +104,9 @@ class Planner:
         self._lookahead = Lookahead(self._mind)
         self.loading = Loading(self._mind, limits.prefill_tokens_per_second)
         self._flushes = Flushes(self._mind)
-        self._lending = Lending(host.pool_nbytes // 2, metrics)
         self._lives: dict[int, Life] = {}
         self._upkeep = Upkeep(self._mind, self._lives, self._write_back)
+        self._lending = Lending(self._mind, self._upkeep)
         self._deletes = Deletes(self._mind, self._upkeep)
         self._results = Results(self._mind, self._gets, self._puts, self._write_back, self._upkeep)
         self.catalogue = Catalogue(self._mind, self._lives)
@@ -254,7 +254,10 @@ class Planner:
 
     def cancel(self, request_id: RequestId, now: float) -> Plan:
         """Withdraw a request; it ends at once, or when the last copy that touches the caller's memory has."""
-        return self._shorten(Plan(), [request_id], now)
+        plan, request = Plan(), self._requests.get(request_id)
+        if request is not None:
+            self._lending.withdrawn(request, plan, now)
+        return self._shorten(plan, [request_id], now)
 
     def expire(self, now: float) -> Plan:
         """End what is past its deadline; copies into the caller's memory that have begun still finish."""

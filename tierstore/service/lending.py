@@ -73,7 +73,7 @@ class Lending:
         )
         grant = reservation.granted.result(0)
         return pb.ReserveResponse(
-            reservation_id=session.reservations.keep(reservation),
+            reservation_id=self._sessions.promise(session, reservation),
             positions=grant.positions.tolist(),
             offsets=grant.offsets.tolist(),
             generations=grant.generations.tolist(),

@@ -72,9 +72,13 @@ class Held(Generic[T]):
         self._things[number] = thing
         return number
 
+    def get(self, number: int) -> T | None:
+        """None where it is gone, or never was."""
+        return self._things.get(number)
+
     def find(self, number: int) -> T:
-        """Raises SessionError where it is gone, or never was."""
-        thing = self._things.get(number)
+        """The same, but raises SessionError."""
+        thing = self.get(number)
         if thing is None:
             raise SessionError(f"the session has no {self._what} {number}; it may have ended")
         return thing
@@ -199,8 +203,14 @@ class Sessions:
         if lease is not None:
             lease.release()
 
+    def promise(self, session: Session, reservation: Reservation) -> int:
+        """Keep a reservation until it is committed or abandoned; nobody waits for it longer than a lease may last."""
+        number = session.reservations.keep(reservation)
+        asyncio.get_running_loop().call_later(self.limits.lease_seconds, _lapse, session.reservations, number)
+        return number
+
     def close(self, session: Session) -> None:
-        """Free all that a session holds, but for what an attached client may still write to: see `detach`."""
+        """Free all that a session holds, but for slots that an attached client may still write to: see `free`."""
         if self._sessions.pop(session.session_id, None) is None:
             return
         session.ended.set()
@@ -210,6 +220,8 @@ class Sessions:
             transfer.cancel()
         for queue in session.queues.values():
             self._store.end_session(queue)
+        for reservation in session.reservations:
+            reservation.lapse()
         if not session.attached:
             self.free(session)
 
@@ -219,3 +231,9 @@ class Sessions:
             lease.release()
         for reservation in session.reservations.take_all():
             reservation.abandon()
+
+
+def _lapse(reservations: Held[Reservation], number: int) -> None:
+    reservation = reservations.get(number)
+    if reservation is not None:
+        reservation.lapse()

@@ -172,11 +172,19 @@ class Reservation(_Loan):
         self._end(Outcome.OK)
         return self._transfer
 
-    def abandon(self) -> Transfer:
-        """Give the slots back unfilled; whoever waited for these blocks is told that they do not come."""
+    def lapse(self) -> None:
+        """Let nobody wait for it any longer: its blocks are unknown from now on, and a commit comes too late.
+
+        The slots stay the borrower's, who may be writing to them, until he commits or abandons. Does not block.
+        """
         assert self._transfer is not None, "a reservation that was never begun"
         self._transfer.cancel()
+
+    def abandon(self) -> Transfer:
+        """Give the slots back unfilled; whoever waited for these blocks is told that they do not come."""
+        self.lapse()
         self._end(Outcome.CANCELLED)
+        assert self._transfer is not None, "it has lapsed, and so was begun"
         return self._transfer
 
 
