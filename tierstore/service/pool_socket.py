@@ -2,17 +2,20 @@
 
 Called by the service. A client sends the ticket that it was given over gRPC; it is answered with the sealed memfd,
 and its connection stays open for as long as it may touch the pool: the kernel closes it when the process ends, however
-it ends. Tickets are good once and for a few seconds; peers of another user are turned away before a byte is read.
+it ends. Where a child of that process keeps it open, the process's own end counts, which a pidfd tells. Tickets are
+good once and for a few seconds; peers of another user are turned away before a byte is read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import socket
 import struct
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tierstore.service.sockets import private_mode, unlink_socket
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from tierstore.tiers.host_pool import HostPool
 
 __all__ = ["TICKET_NBYTES", "PoolSocket"]
+
+_logger = logging.getLogger(__name__)
 
 TICKET_NBYTES = 16
 _TICKET_SECONDS = 10.0
@@ -86,13 +91,14 @@ class PoolSocket:
 
     async def _serve(self, connection: socket.socket) -> None:
         with connection:
-            _pid, uid, _gid = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            pid, uid, _gid = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
             if uid != os.geteuid():
                 return
             connection.setblocking(False)
             session = await self._admit(connection)
             if session is not None:
-                await self._hold(connection, session)
+                with _ending_with(pid, connection, session):
+                    await self._hold(connection, session)
 
     async def _admit(self, connection: socket.socket) -> Session | None:
         """The session whose ticket a client sends; None where it sends none in time, or a wrong one."""
@@ -119,3 +125,34 @@ class PoolSocket:
         finally:
             session.attached = False
             self._sessions.free(session)
+
+
+@contextmanager
+def _ending_with(pid: int, connection: socket.socket, session: Session) -> Iterator[None]:
+    """While it lasts, the end of a process ends its connection and session, whoever else keeps their sockets open.
+
+    A process that this one cannot see, as in a container beside it, or cannot watch, has its sockets alone.
+    """
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        session.tell(None)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def ended(pidfd: int) -> None:
+        loop.remove_reader(pidfd)
+        end()
+
+    with ExitStack() as watching:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            end()
+        except OSError as error:
+            _logger.debug("process %d cannot be watched: %s", pid, error)
+        else:
+            watching.callback(os.close, pidfd)
+            loop.add_reader(pidfd, ended, pidfd)
+            watching.callback(loop.remove_reader, pidfd)
+        yield

@@ -243,6 +243,13 @@ def test_blocks_that_a_stopped_client_has_reserved_are_soon_anybodys(tmp_path: P
         assert num_lent(serving) == 0
 
 
+def test_the_end_of_a_client_counts_though_a_child_keeps_its_socket(serving: Serving, tmp_path: Path) -> None:
+    with reserving(serving, tmp_path) as (process, session):
+        process.kill()
+        end_of(serving, session)
+        assert num_lent(serving) == 0
+
+
 HALF = """
 from tests.e2e.service.stranger import Stranger
 from tierstore.service._pb import tierstore_pb2 as pb
