@@ -20,7 +20,10 @@ Labels: TypeAlias = Mapping[str, tuple[str | int, ...]]
 SECONDS_BOUNDS = tuple(base * 10.0**exponent for exponent in range(-5, 1) for base in (1.0, 2.0, 5.0))
 """Upper bounds of the histograms' buckets, 10 microseconds to 5 seconds; one more takes the rest."""
 
-_LINK = ("load", "store", "lease", "reserve", "pool-load", "pool-fill", "ssd-read", "ssd-write", "ssd-rewrite")
+_LINK = (
+    *("load", "store", "lease", "reserve", "pool-load", "pool-fill", "pool-return"),
+    *("ssd-read", "ssd-write", "ssd-rewrite"),
+)
 _QUEUE = ("load", "store", "ssd-read", "ssd-write")
 _VERB = ("get", "put", "prefetch")
 _TIER = (TierName.DEVICE_POOL, TierName.HOST, TierName.SSD)

@@ -190,6 +190,35 @@ def test_hits_of_the_device_pool_cross_no_link(stored_as: str | None) -> None:
     assert gpu.num_held == 0
 
 
+@pytest.mark.parametrize("stored_as", [None, "int8"])
+def test_blocks_that_only_the_device_pool_holds_are_lent_as_they_were_stored(stored_as: str | None) -> None:
+    gpu, hashes = SimGpu(seed=6), chain_hashes(range(8 * 36), 8)
+    layout = replace(KVLayout.attention(layers=2, kv_heads=2, head_size=12, block_tokens=8), dtype="float16")
+    namespace = Namespace("simulated", layout, stored_as=stored_as)
+    nbytes = layout.block_nbytes if namespace.quantized is None else namespace.quantized.nbytes
+    values = np.random.default_rng(4).standard_normal((36, layout.block_nbytes // 2)).astype(np.float16)
+    with Store(
+        host_size="128 KiB",
+        ssd_size=0,
+        policy_name="lru",
+        device_pool_size="256 KiB",
+        device_pool_admission="always",
+        device=CudaDevice(gpu, Choices(gpu.facts, {})),
+    ) as store:
+        kv = store.namespace(namespace)
+        found = []
+        for first, end in ((0, 4), (4, 36)):  # the second put drives the first out of the 32 slots in host memory
+            assert kv.put(hashes[first:end], values[first:end]).result(WAIT_SECONDS).ok
+            lease = kv.acquire(hashes[:4])
+            offsets = lease.granted.result(WAIT_SECONDS).offsets.tolist()
+            found.append([store.pool.view[offset : offset + nbytes].tobytes() for offset in offsets])
+            lease.release()
+        assert len(found[0]) == 4
+        assert found[0] == found[1]
+        assert store.metrics()['tierstore_link_blocks_total{link="pool-return",outcome="ok"}'] == 4
+    assert gpu.num_held == 0
+
+
 def test_a_device_pool_that_the_gpu_has_no_memory_for_is_refused() -> None:
     gpu = SimGpu(memory_nbytes=1 << 19)
     with pytest.raises(DeviceMemoryError, match="1048576 bytes of GPU memory"):

@@ -161,17 +161,60 @@ def test_a_get_past_its_deadline_leaves_no_copy() -> None:
     assert not world.store.jobs
 
 
-def test_who_is_lent_host_slots_neither_uses_the_device_pool_nor_fills_it() -> None:
-    world, hashes, lent = new_world(slabs=4), chain("a", 4), chain("lent", 4)
+def world_with_blocks_in_the_device_pool_alone(hashes: UInt8Array) -> EngineWorld:
+    world = new_world(slabs=4)
     world.keep_in_host(hashes)
-    for number in range(4):  # of these no copy is kept on the device, so that only it holds the first ones in the end
+    for number in range(4):  # of these no copy is kept on the device
         world.put(chain(str(number), 8))
         world.store.end()
         world.store.end(outcomes=[Outcome.IO_ERROR] * 8)
     assert world.num_in_host(hashes) == 0
+    assert world.presence(hashes) == [Presence.HIT] * len(hashes)
+    return world
+
+
+def test_a_lease_missed_what_only_the_device_pool_holds_though_a_look_up_calls_it_a_hit() -> None:
+    hashes = chain("a", 4)
+    world = world_with_blocks_in_the_device_pool_alone(hashes)
+    lease = world.acquire(hashes)
+    assert ways(world.store) == [("device-pool", "host", 4)]
+    assert not world.lend.jobs
+    world.store.end()
+    assert ways(world.lend) == [("host", "borrower", 4)]
+    world.lend.end()
+    assert lease.result(0).leading == 4
+    assert world.num_in_host(hashes) == 4
+    assert num_hits(world, TierName.DEVICE_POOL) == 4
+    world.check_idle()
+
+
+def test_a_lease_goes_without_what_the_device_does_not_bring_back_and_joins_what_comes() -> None:
+    hashes = chain("a", 4)
+    world = world_with_blocks_in_the_device_pool_alone(hashes)
+    first, second = world.acquire(hashes), world.acquire(hashes)
+    assert len(world.store.jobs) == 1
+    world.store.end(outcomes=[Outcome.OK, Outcome.OK, Outcome.IO_ERROR, Outcome.OK])
+    world.settle()
+    for lease in (first, second):
+        assert (lease.result(0).leading, lease.result(0).outcomes[2]) == (2, Outcome.IO_ERROR)
     assert world.presence(hashes) == [Presence.HIT] * 4
-    assert world.acquire(hashes).result(0).leading == 0
-    reserved = world.reserve(lent)
+    world.check_idle()
+
+
+def test_a_block_deleted_on_its_way_back_from_the_device_pool_is_lent_to_nobody() -> None:
+    hashes = chain("a", 4)
+    world = world_with_blocks_in_the_device_pool_alone(hashes)
+    lease = world.acquire(hashes)
+    world.delete(hashes)
+    world.settle()
+    assert lease.result(0).outcomes == [Outcome.CANCELLED] * 4
+    assert world.presence(hashes) == [Presence.MISS] * 4
+    world.check_idle()
+
+
+def test_who_fills_slots_that_he_is_lent_leaves_no_copy_on_the_device() -> None:
+    world = new_world(slabs=4)
+    reserved = world.reserve(chain("lent", 4))
     world.lend.end()
     assert reserved.result(0).ok
     assert not world.store.jobs

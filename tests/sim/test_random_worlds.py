@@ -254,6 +254,7 @@ def test_random_worlds_with_a_device_pool_do_too_and_meet_what_it_is_for() -> No
         assert total(Metric.LINK_BLOCKS, link, Outcome.OK) > 50
         assert total(Metric.LINK_BLOCKS, link, Outcome.IO_ERROR) > 5
         assert total(Metric.LINK_BLOCKS, link, Outcome.REJECTED) > 0
+    assert total(Metric.LINK_BLOCKS, "pool-return", Outcome.OK) > 4
 
 
 def test_random_worlds_meet_what_they_are_for() -> None:

@@ -34,6 +34,7 @@ _LINK_NAMES = {
     (TierName.BORROWER, TierName.HOST): "reserve",
     (TierName.DEVICE_POOL, TierName.DEVICE): "pool-load",
     (TierName.DEVICE, TierName.DEVICE_POOL): "pool-fill",
+    (TierName.DEVICE_POOL, TierName.HOST): "pool-return",
     (TierName.SSD, TierName.HOST): "ssd-read",
     (TierName.HOST, TierName.SSD): "ssd-write",
     (TierName.SSD, TierName.SSD): "ssd-rewrite",

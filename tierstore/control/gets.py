@@ -1,6 +1,7 @@
 """How a get goes: pin what is ready, read what is on SSD, join what is under way, load in prefix order.
 
-    open:     pin READY blocks; reserve slots and read those on SSD; join FILLING ones; stop at the first miss
+    open:     pin READY blocks; reserve slots and read those on SSD; join FILLING ones; stop at the first miss.
+              What the device pool holds is taken from there, or brought back for one who is lent host slots
     arrived:  a read or a store that it waited for has ended: pin the block, or stop before it
     advance:  hand the ready run behind the frontier to a load job
     loaded:   unpin, count as used; resolve when nothing wanted is left
@@ -16,7 +17,7 @@ import numpy as np
 
 from tierstore.control.directory import UNREADABLE
 from tierstore.control.entry import State
-from tierstore.control.near_copies import keep_near
+from tierstore.control.near_copies import bring_back, keep_near
 from tierstore.metrics import Metric
 from tierstore.types import Extents, Outcome, Priority, TierName
 
@@ -49,10 +50,11 @@ class Gets:
         mind, lo, life = self._mind, request.opened, request.life
         entries = mind.directory.find(life.number, request.keys[lo:hi])
         host, ssd = mind.states(entries)
-        pooled = mind.in_device_pool(entries) & (request.far is TierName.DEVICE)
+        pooled = mind.in_device_pool(entries)
         usable = mind.usable(entries, host, ssd) | pooled
         run = hi - lo if usable.all() else int(usable.argmin())
-        host[pooled] = _POOLED
+        if request.far is TierName.DEVICE:
+            host[pooled] = _POOLED
         ready = (host[:run] == State.READY).nonzero()[0]
         if len(ready):
             mind.host.pin(life.slot_class, entries[ready])
@@ -65,18 +67,25 @@ class Gets:
             mind.host.occupy(entries[missing], pages)
         request.entries[lo : lo + run] = entries[:run]
         request.ready[lo + ready] = True
-        self._count_hits(request, entries[:run], host[:run], ssd[:run])
+        self._count_hits(request, entries[:run], host[:run], ssd[:run], pooled[:run])
         mind.host.prefetched.used(life.slot_class, entries[ready])
         self._take_pooled(request, lo + (host[:run] == _POOLED).nonzero()[0])
         filling = (host[:run] == State.FILLING).nonzero()[0]
         if len(filling):
             mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
         if len(missing):
-            mind.read_jobs(request, lo + missing, Priority.GET, plan)
+            self._fetch(request, lo + missing, pooled[missing], plan)
         request.opened = hi
         if run < hi - lo:
             request.stop = request.opened = lo + run
         self._advance(request, plan)
+
+    def _fetch(self, request: Request, positions: Int64Array, pooled: NDArray[np.bool_], plan: Plan) -> None:
+        """Bring blocks into the slots taken for them: from the device pool where that has them, else from SSD."""
+        if np.count_nonzero(pooled):
+            bring_back(self._mind, request, positions[pooled], plan)
+        if not pooled.all():
+            self._mind.read_jobs(request, positions[~pooled], Priority.GET, plan)
 
     def _take_pooled(self, request: Request, positions: Int64Array) -> None:
         """Hold blocks that the device pool has: they are READY there, whatever the host pool has of them."""
@@ -118,12 +127,15 @@ class Gets:
         host.unpin(slot_class, entries[ready[ready >= stop]])
         return pages, stop
 
-    def _count_hits(self, request: Request, entries: Int32Array, host: UInt8Array, ssd: UInt8Array) -> None:
-        """Count every block once, in the tier that holds it now; one under way to the host for the first time there."""
+    def _count_hits(
+        self, request: Request, entries: Int32Array, host: UInt8Array, ssd: UInt8Array, pooled: NDArray[np.bool_]
+    ) -> None:
+        """Count every block once, where it comes from; one under way to the host for the first time there."""
         directory, metrics = self._mind.directory, self._mind.metrics
         directory.hits[entries] = np.minimum(directory.hits[entries], 0xFFFE) + 1
-        num_pooled = int(np.count_nonzero(host == _POOLED))
-        num_ssd = int(np.count_nonzero((host != State.READY) & (host != _POOLED) & (ssd == State.READY)))
+        from_pool = pooled & ((host == _POOLED) | (host == State.ABSENT))
+        num_pooled = int(np.count_nonzero(from_pool))
+        num_ssd = int(np.count_nonzero((host != State.READY) & ~from_pool & (ssd == State.READY)))
         num_host = len(entries) - num_ssd - num_pooled
         block_tokens = request.life.generation.layout.block_tokens
         if request.opened == 0:

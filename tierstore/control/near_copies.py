@@ -1,9 +1,12 @@
-"""How copies come into the device pool: behind a copy of a request, from the caller's pages, where they are admitted.
+"""How copies come into the device pool, from the caller's pages, and back to host memory for who borrows slots there.
 
-    keep_near:  a put has stored blocks, or a get has loaded them: plan their copy on the device, which crosses no link
-    kept_near:  it has ended: READY in the device pool, or not there; the request goes on
+    keep_near:     a put has stored blocks, or a get has loaded them: plan their copy on the device, across no link
+    kept_near:     it has ended: READY in the device pool, or not there; the request goes on
+    bring_back:    who is lent host slots wants what the device pool alone holds: plan its copy into slots
+    brought_back:  it has ended: READY in host memory too, or not; whoever waited for it goes on
 
-Nobody is promised such a copy: for want of a slot, of admission or of time it is not made. Pure; called by stories.
+Nobody is promised a copy in the device pool: for want of a slot, of admission or of time it is not made. Pure; called
+by stories.
 """
 
 from __future__ import annotations
@@ -13,15 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.control.entry import State
+from tierstore.control.jobs import JobRecord
+from tierstore.control.mind import NO_REQUEST
 from tierstore.types import CopyJob, Outcome, TierName
 
 if TYPE_CHECKING:
-    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request
     from tierstore.types import Int64Array, Plan, UInt8Array
 
-__all__ = ["keep_near", "kept_near"]
+__all__ = ["bring_back", "brought_back", "keep_near", "kept_near"]
 
 
 def keep_near(mind: Mind, request: Request, positions: Int64Array, plan: Plan, now: float) -> None:
@@ -48,3 +52,40 @@ def kept_near(mind: Mind, record: JobRecord, outcomes: UInt8Array, plan: Plan, n
     mind.device.filled(request.life.device_class, job.entries, good=job.entries[outcomes == Outcome.OK])
     request.moving -= 1
     request.story.arrived(request, np.empty(0, np.int64), record, plan, now)
+
+
+def bring_back(mind: Mind, request: Request, positions: Int64Array, plan: Plan) -> None:
+    """Copy blocks that the device pool holds into host slots already taken; the request waits for them."""
+    assert mind.device is not None
+    entries = request.entries[positions]
+    mind.device.pin(request.life.device_class, entries)
+    job = CopyJob(
+        job_id=mind.jobs.next_id(),
+        generation=request.life.generation,
+        src=TierName.DEVICE_POOL,
+        dst=TierName.HOST,
+        entries=entries,
+        hashes=request.hashes[positions],
+        parents=None,
+        src_locations=mind.directory.device_page[entries],
+        dst_locations=mind.directory.host_page[entries],
+        priority=request.priority,
+        request_id=NO_REQUEST,
+    )
+    mind.jobs.open(JobRecord(job, waiters=[(request, positions)]), TierName.HOST, entries)
+    request.awaiting += len(positions)
+    plan.jobs.append(job)
+
+
+def brought_back(mind: Mind, record: JobRecord, outcomes: UInt8Array, plan: Plan, now: float) -> None:
+    """A copy from the device pool into host slots has ended: its blocks become visible, then waiters go on."""
+    job, life, host = record.job, record.waiters[0][0].life, mind.directory.host
+    assert mind.device is not None and isinstance(job, CopyJob)
+    entries, good = job.entries, outcomes == Outcome.OK
+    gone = host.state[entries] == State.GONE
+    mind.host.ready(life.slot_class, entries[good & ~gone], now)
+    mind.wake(record, plan, now)
+    mind.device.unpin(life.device_class, entries)
+    mind.host.failed(life.slot_class, entries[~good & ~gone])
+    mind.host.unpin(life.slot_class, entries[gone])
+    mind.directory.release(entries)

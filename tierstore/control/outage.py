@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tierstore.control.jobs import JobRecord
-from tierstore.control.requests import FAR
 from tierstore.health import Service
 from tierstore.metrics import Metric
 from tierstore.types import CopyJob, DiscardJob, Outcome, ProbeJob, SyncJob, TierName
@@ -119,4 +118,4 @@ class Outage:
 
 def _is_of_ssd(job: Job) -> bool:
     """Whether a job runs in a link of the SSD tier; a probe is no work of its own."""
-    return not isinstance(job, ProbeJob) and (not isinstance(job, CopyJob) or FAR.isdisjoint((job.src, job.dst)))
+    return not isinstance(job, ProbeJob) and (not isinstance(job, CopyJob) or TierName.SSD in (job.src, job.dst))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tierstore.control.counting import count_job
 from tierstore.control.entry import State
-from tierstore.control.near_copies import kept_near
+from tierstore.control.near_copies import brought_back, kept_near
 from tierstore.control.requests import FAR
 from tierstore.types import CopyJob, DiscardJob, Outcome, TierName
 
@@ -54,6 +54,8 @@ class Results:
             self._upkeep.rewritten(job, result)
         elif job.src in FAR:
             self._puts.stored(record, job, result.outcomes, plan, now)
+        elif job.src is TierName.DEVICE_POOL:
+            brought_back(self._mind, record, result.outcomes, plan, now)
         elif job.src is TierName.SSD:
             self._gets.read(record, job, result.outcomes, plan, now)
         else:

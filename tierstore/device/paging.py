@@ -12,15 +12,14 @@ import numpy as np
 
 from tierstore.device.paged_kv import PagedKV
 from tierstore.device.segments import Segment, Span, as_table
-from tierstore.device.tensors import check_dtype, describe, view_tensor
+from tierstore.device.tensors import TensorView, check_dtype, describe, view_tensor
 from tierstore.errors import DeviceError, LayoutError
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
-    from tierstore.device.tensors import TensorView
     from tierstore.types import Int32Array, Int64Array, UInt8Array
 
-__all__ = ["bind_rows", "check_copy", "slot_nbytes"]
+__all__ = ["bind_pool", "bind_rows", "check_copy", "slot_nbytes"]
 
 
 def slot_nbytes(block_nbytes: int) -> int:
@@ -68,6 +67,26 @@ def bind_rows(buffers: object, block_nbytes: int, dtype: str = "uint8") -> Paged
         num_blocks=(min([view.shape[0] for view in views], default=0),),
         memory=views[0].memory if views else "cpu",
         tensors=tuple(views),
+    )
+
+
+def bind_pool(pool: UInt8Array, block_nbytes: int, memory: str) -> PagedKV:
+    """A pool of the store's own as a cache: block i of it begins in the pool's i-th 4 KiB, where slots begin.
+
+    Args:
+        pool: uint8[pool_nbytes].
+        block_nbytes: Bytes of a block as slots hold it.
+        memory: Where the pool lies, as torch names it.
+    """
+    address = int(pool.__array_interface__["data"][0])
+    view = TensorView(pool, address, pool.shape, pool.strides, 1, "uint8", memory, writable=True)
+    return PagedKV(
+        block_nbytes=block_nbytes,
+        segments=as_table([Segment(address, PAGE_NBYTES, 1, block_nbytes, block_nbytes, 0)]),
+        groups=((Span(0, 0, 1),),),
+        num_blocks=((pool.nbytes - block_nbytes) // PAGE_NBYTES + 1,),
+        memory=memory,
+        tensors=(view,),
     )
 
 

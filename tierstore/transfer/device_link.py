@@ -1,4 +1,4 @@
-"""Loads and stores: copies between a request's pages and slots of a pool, on one stream of the device.
+"""Loads and stores: copies between a request's pages and slots of a pool, or two pools, on one stream of the device.
 
 Enqueues only. A page group is touched after the caller's event for it; a result is reported from the stream's
 own thread, once every copy before it has ended. Of a stream that has failed nothing is said to have moved.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.device.paging import bind_pool
 from tierstore.errors import TierstoreError
 from tierstore.transfer.base import ended
 from tierstore.transfer.caller_memory import CallerMemory
@@ -21,7 +22,7 @@ from tierstore.types import CopyJob, CopyResult, Outcome, TierName
 if TYPE_CHECKING:
     from tierstore.device.base import Device
     from tierstore.transfer.base import Done, FarSide
-    from tierstore.types import Job, JobId, RequestId, UInt8Array
+    from tierstore.types import Int64Array, Job, JobId, RequestId, UInt8Array
 
 __all__ = ["DeviceLink"]
 
@@ -61,11 +62,9 @@ class DeviceLink:
         if len(self._inflight) >= _JOBS_MAX:
             return False
         self._inflight.add(job.job_id)
-        memory = self._memory[job.request_id]
-        assert isinstance(memory, CallerMemory), f"request {job.request_id} has no pages"
+        memory, block_ids = self._far_side(job)
         load = job.dst is TierName.DEVICE
-        slots, positions = (job.src_locations, job.dst_locations) if load else (job.dst_locations, job.src_locations)
-        block_ids = np.take(memory.block_ids, positions, axis=1)  # type: ignore[arg-type]
+        slots = job.src_locations if load else job.dst_locations
         copy = self._device.load if load else self._device.store
         pool = self._pools[job.src if load else job.dst]
         begun = time.perf_counter()
@@ -80,6 +79,17 @@ class DeviceLink:
             memory.layers.add(events, len(job))
         self._stream.call(self._report(job, done, begun))
         return True
+
+    def _far_side(self, job: CopyJob) -> tuple[CallerMemory, Int64Array]:
+        """What a job copies from or to beside the slots of a pool, and its blocks there."""
+        if job.src is TierName.DEVICE_POOL and job.dst is TierName.HOST:
+            pool, block_nbytes = self._pools[job.src], job.generation.layout.block_nbytes
+            block_ids = np.asarray(job.src_locations, np.int64)[np.newaxis]
+            return CallerMemory(bind_pool(pool, block_nbytes, self._device.memory), block_ids), block_ids
+        memory = self._memory[job.request_id]
+        assert isinstance(memory, CallerMemory), f"request {job.request_id} has no pages"
+        positions = job.dst_locations if job.dst is TierName.DEVICE else job.src_locations
+        return memory, np.take(memory.block_ids, positions, axis=1)  # type: ignore[arg-type]
 
     def _report(self, job: CopyJob, done: Done, begun: float) -> Callable[[], None]:
         def report() -> None:
