@@ -16,28 +16,38 @@ from tierstore.control.mind import NO_REQUEST
 from tierstore.control.requests import UNASKED, Life, new_request
 from tierstore.layout import KVLayout
 from tierstore.testing.engine_world import chain
-from tierstore.types import Generation, Priority
+from tierstore.types import Generation, Priority, TierName
 
 if TYPE_CHECKING:
+    from tierstore.control.entry import Places
     from tierstore.control.window import Hint
     from tierstore.types import Int32Array
 
 HASHES = chain("window", 12)
-LIVES = [Life(Generation(number, bytes(32), 0, KVLayout.opaque(block_nbytes=4096)), number, 4096) for number in (0, 1)]
+LIVES = [
+    Life(Generation(number, bytes(32), 0, KVLayout.opaque(block_nbytes=4096)), number, 4096, number + 5)
+    for number in (0, 1)
+]
 
 
 @dataclass
 class Model:
-    """A directory and its window, with what they ought to say.
+    """A directory and its window, with what they ought to say of blocks in one of the pools.
 
     Attributes:
+        pool: Where blocks are held.
         waiting: Hints in the order in which a block counts with them, by (generation, row of `HASHES`).
         hints: What each hint names.
     """
 
+    pool: TierName = TierName.HOST
     directory: Directory = field(default_factory=lambda: Directory(16))
     waiting: dict[tuple[int, int], list[Hint]] = field(default_factory=dict)
     hints: dict[Hint, list[int]] = field(default_factory=dict)
+
+    @property
+    def places(self) -> Places:
+        return self.directory.host if self.pool is TierName.HOST else self.directory.device
 
     def entry(self, life: int, row: int) -> int:
         return int(self.directory.find(life, as_keys(HASHES[row : row + 1]))[0])
@@ -67,27 +77,27 @@ class Model:
         assert sorted(released.tolist()) == sorted(entry for entry in expected if entry >= 0)
 
     def hold(self, life: int, row: int) -> None:
-        """READY in the host pool."""
+        """READY in the pool."""
         if self.entry(life, row) < 0:
             entry = self.directory.add(life, as_keys(HASHES[row : row + 1]))
-            self.directory.host.reserve(entry)
-            self.directory.host.filled(entry)
-            self.directory.window.offer(entry)
+            self.places.reserve(entry)
+            self.places.filled(entry)
+            self.directory.window.offer(entry, self.pool)
 
     def drop(self, entries: Int32Array) -> None:
-        """Evicted from the host pool, where nothing else holds them."""
-        self.directory.host.evict(entries)
+        """Evicted from the pool, where nothing else holds them."""
+        self.places.evict(entries)
         self.directory.release(entries)
 
     def pin(self, life: int, row: int) -> None:
         entry = self.directory.find(life, as_keys(HASHES[row : row + 1]))
-        if entry[0] >= 0 and not self.directory.host.pins[entry[0]]:
-            self.directory.host.pin(entry)
+        if entry[0] >= 0 and not self.places.pins[entry[0]]:
+            self.places.pin(entry)
 
     def unpin(self) -> None:
-        entries = self.directory.host.pins.nonzero()[0].astype(np.int32)
-        self.directory.host.unpin(entries)
-        self.directory.window.offer(entries)
+        entries = self.places.pins.nonzero()[0].astype(np.int32)
+        self.places.unpin(entries)
+        self.directory.window.offer(entries, self.pool)
 
     def victims(self, life: int, after_turn: int) -> list[int]:
         """Every victim there is, furthest and tail first."""
@@ -97,7 +107,7 @@ class Model:
                 continue
             for row in reversed(self.hints[hint]):
                 entry = self.entry(life, row)
-                loose = entry >= 0 and not self.directory.host.pins[entry]
+                loose = entry >= 0 and not self.places.pins[entry]
                 if loose and self.waiting[life, row][0] is hint:
                     found.append(entry)
         return found
@@ -116,8 +126,9 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_the_window_says_what_its_model_says(seed: int) -> None:
-    random, model, turn = Random(seed), Model(), 0
+@pytest.mark.parametrize("pool", [TierName.HOST, TierName.DEVICE_POOL])
+def test_the_window_says_what_its_model_says(pool: TierName, seed: int) -> None:
+    random, model, turn = Random(seed), Model(pool), 0
     for _step in range(120):
         life, row = random.randrange(2), random.randrange(len(HASHES))
         match random.randrange(8):
@@ -139,7 +150,8 @@ def test_the_window_says_what_its_model_says(seed: int) -> None:
             case 7:
                 after_turn, count = random.choice([0, 0, turn - 2]), random.randint(1, 5)
                 expected = model.victims(life, after_turn)
-                victims = model.directory.window.victims(life, count, after_turn=after_turn)
+                slot_class = LIVES[life].class_in(pool)
+                victims = model.directory.window.victims(slot_class, count, after_turn=after_turn, pool=pool)
                 assert victims.tolist() == expected[:count]
                 model.drop(victims)
         model.check()
@@ -184,7 +196,7 @@ def damage_next_use(model: Model) -> None:
 
 def damage_listing(model: Model) -> None:
     for hint in model.hints:
-        hint.offered = False
+        hint.offered.clear()
 
 
 def damage_order(model: Model) -> None:

@@ -3,7 +3,8 @@
 A third column of the directory beside host and SSD. Nothing is promised of a block in here: it comes as a copy of
 what a put has stored or a get has loaded, where the admission policy wants it, and leaves when another needs the
 slot. What only this pool holds is forgotten then: it is dropped, never written down, since whoever needed it longer
-has it in host memory or on SSD. Eviction happens at reservation, and a copy for which there is no slot is not made.
+has it in host memory or on SSD. Eviction happens at reservation, in the policy's order and after that of the window of
+waiting requests, and a copy for which there is no slot is not made.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from tierstore.control.directory import AGAIN
 from tierstore.control.entry import State
 from tierstore.control.slabs import SLAB_SLOTS_MIN, SLABS_MIN
+from tierstore.control.window import NEVER
 from tierstore.errors import ConfigError
 from tierstore.metrics import Metric
 from tierstore.policy.base import Offer
@@ -94,8 +96,11 @@ class DeviceRoom:
         wanted &= directory.device.state[entries] == State.ABSENT
         return wanted
 
-    def take(self, slot_class: int, count: int) -> Int32Array:
-        """Up to `count` slots, evicting where none are free: int32[k] pool pages, k <= count."""
+    def take(self, slot_class: int, count: int, *, after_turn: int = NEVER) -> Int32Array:
+        """Up to `count` slots, evicting where none are free: int32[k] pool pages, k <= count.
+
+        Of the look-ahead window only blocks leave whose turn comes after one; `NEVER` for none of them.
+        """
         self._drain()
         pages = self._slots.take(slot_class, count)
         short = count - len(pages)
@@ -104,10 +109,14 @@ class DeviceRoom:
         idle = self._slots.idle_slab(slot_class)
         if idle >= 0:
             self._slots.begin_drain(idle, slot_class)
-            return np.concatenate([pages, self.take(slot_class, short)])
+            return np.concatenate([pages, self.take(slot_class, short, after_turn=after_turn)])
         policy = self._policies[slot_class]
         victims = policy.victims(min(short, policy.num_evictable))
         assert victims is not None
+        if len(victims) < short:
+            window, pool = self._directory.window, TierName.DEVICE_POOL
+            awaited = window.victims(slot_class, short - len(victims), after_turn=after_turn, pool=pool)
+            victims = np.concatenate([victims, awaited])
         if len(victims):
             self._evict(slot_class, victims)
             pages = np.concatenate([pages, self._slots.take(slot_class, short)])
@@ -127,6 +136,8 @@ class DeviceRoom:
         arrived = good[device.state[good] == State.FILLING]
         device.filled(arrived)
         self._policies[slot_class].insert(arrived[::-1])
+        self.await_use(slot_class, arrived[self._directory.next_use[arrived] > 0])
+        self._directory.window.offer(arrived, TierName.DEVICE_POOL)
         lost = entries[device.state[entries] == State.FILLING]
         device.failed(lost)
         self._free(slot_class, lost)
@@ -140,9 +151,19 @@ class DeviceRoom:
     def unpin(self, slot_class: int, entries: Int32Array) -> None:
         """Undo one `pin`, or end the copy of a block that is GONE."""
         loose, gone = self._directory.device.unpin(entries)
-        if len(loose):
-            self._policies[slot_class].set_evictable(loose, True)
+        awaited = self._directory.next_use[loose] > 0
+        self._directory.window.offer(loose[awaited], TierName.DEVICE_POOL)
+        self._policies[slot_class].set_evictable(loose[~awaited], True)
         self._free(slot_class, gone)
+
+    def await_use(self, slot_class: int, entries: Int32Array) -> None:
+        """Blocks have come into the window: the policy alone does not evict them any more."""
+        ready = entries[self._directory.device.state[entries] == State.READY]
+        self._policies[slot_class].set_evictable(ready, False)
+
+    def release_use(self, slot_class: int, entries: Int32Array) -> None:
+        """Blocks have left the window: the policy orders them again."""
+        self._policies[slot_class].set_evictable(entries[self._directory.device.loose(entries)], True)
 
     def touch(self, slot_class: int, entries: Int32Array) -> None:
         """READY blocks of a prefix were used, tail first; others are passed over."""
@@ -195,10 +216,9 @@ class DeviceRoom:
             return
         slab, donor = self._draining
         if slab in self._slots.draining:
-            device, pages = self._directory.device, self._slots.slots_of(slab)
+            pages = self._slots.slots_of(slab)
             entries = self._entry_at[pages]
-            loose = (device.state[entries] == State.READY) & (device.pins[entries] == 0)
-            loose &= self._directory.device_page[entries] == pages
+            loose = self._directory.device.loose(entries) & (self._directory.device_page[entries] == pages)
             if np.count_nonzero(loose):
                 self._evict(donor, entries[loose][:_DRAIN_BLOCKS])
         if slab not in self._slots.draining:
@@ -216,6 +236,9 @@ class DeviceRoom:
         assert (self._entry_at[pages] == used).all(), "a slot of the device pool does not know its block"
         num_used = sum(self._slots.used(slot_class) for slot_class in range(len(self._policies)))
         assert num_used == len(used), f"{num_used} slots of the device pool are taken, {len(used)} blocks are in them"
-        loose = np.count_nonzero((state == State.READY) & (directory.device.pins[span] == 0))
+        loose = (state == State.READY) & (directory.device.pins[span] == 0) & (directory.next_use[span] == 0)
+        num_loose = int(np.count_nonzero(loose))
         claimed = sum(policy.num_evictable for policy in self._policies)
-        assert claimed == loose, f"policies of the device pool offer {claimed} blocks, {loose} are READY and unpinned"
+        assert claimed == num_loose, (
+            f"policies of the device pool offer {claimed} blocks, {num_loose} are READY, unpinned and not waited for"
+        )

@@ -17,7 +17,7 @@ from tierstore.control.index import HashIndex
 from tierstore.control.numbers import Numbers
 from tierstore.control.window import Window
 from tierstore.policy.base import BlockFacts
-from tierstore.types import Extents
+from tierstore.types import Extents, TierName
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,7 +84,8 @@ class Directory:
         self.parent = np.zeros(capacity, np.int32)
         self.next_use = np.zeros(capacity, np.uint32)
         mentions = min(max(_MENTIONS_MIN, _MENTIONS_PER_ENTRY * capacity), _MENTIONS_MAX)
-        self.window = Window(mentions, self.next_use, self.host)
+        pools = {TierName.HOST: self.host, TierName.DEVICE_POOL: self.device}
+        self.window = Window(mentions, self.next_use, pools)
         self._tie = np.zeros(capacity, np.uint8)
         self._numbers = Numbers(capacity)
 

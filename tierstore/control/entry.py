@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tierstore.types import Int32Array
 
 __all__ = ["Places", "State"]
@@ -49,6 +51,11 @@ class Places:
     def count(self, state: int) -> int:
         """Entries in a state. Reads the whole column; for checks and gauges."""
         return int(np.count_nonzero(self.state == state))
+
+    def loose(self, entries: Int32Array) -> NDArray[np.bool_]:
+        """Which entries are READY without a pin: only policy and window keep these from eviction."""
+        loose: NDArray[np.bool_] = (self.state[entries] == State.READY) & (self.pins[entries] == 0)
+        return loose
 
     def _expect(self, entries: Int32Array, state: int, event: str) -> None:
         states = self.state[entries]

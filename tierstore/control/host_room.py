@@ -187,9 +187,7 @@ class HostRoom:
 
     def release_use(self, slot_class: int, entries: Int32Array) -> None:
         """Blocks have left the window: their age counts again."""
-        host = self._directory.host
-        loose = (host.state[entries] == State.READY) & (host.pins[entries] == 0)
-        self._policies[slot_class].set_evictable(entries[loose], True)
+        self._policies[slot_class].set_evictable(entries[self._directory.host.loose(entries)], True)
 
     def touch(self, slot_class: int, entries: Int32Array, now: float, *, used: bool = True) -> None:
         """Make READY blocks, given in prefix order, the youngest, tail first; others are passed over.
@@ -270,9 +268,7 @@ class HostRoom:
         if slab in self.slots.draining:
             directory, pages = self._directory, self.slots.slots_of(slab)
             entries = self._entry_at[pages]
-            loose = directory.host.state[entries] == State.READY
-            loose &= directory.host.pins[entries] == 0
-            loose &= directory.host_page[entries] == pages
+            loose = directory.host.loose(entries) & (directory.host_page[entries] == pages)
             victims = entries[loose][:_DRAIN_BLOCKS]
             if len(victims):
                 self.evict(donor, victims)

@@ -146,7 +146,8 @@ class Lookahead:
         hint, fresh = self._window.add(request, session.last_turn, entries, hints[-1] if hints else None)
         hints.append(hint)
         self._waiting_nbytes += fits * life.block_nbytes
-        mind.host.await_use(life.slot_class, fresh)
+        for room, pool in mind.rooms:
+            room.await_use(life.class_in(pool), fresh)
 
     def _remove(self, session_id: int, ranks: Iterable[int]) -> None:
         session = self._sessions.get(session_id)
@@ -182,7 +183,8 @@ class Lookahead:
             hint = self._leaving.popleft()
             budget -= max(1, len(hint.request))
             released = self._window.remove(hint)
-            self._mind.host.release_use(hint.request.life.slot_class, released)
+            for room, pool in self._mind.rooms:
+                room.release_use(hint.request.life.class_in(pool), released)
         if budget < _LEAVE_BLOCKS and self._mind.host.prefetched.inflight_nbytes:
             self._mind.withdraw(plan)
         return self.due

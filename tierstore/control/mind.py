@@ -19,6 +19,8 @@ from tierstore.metrics import Metric
 from tierstore.types import CopyJob, Finished, Plan, Priority, RequestId, SyncJob, TierName
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from tierstore.control.device_room import DeviceRoom
@@ -87,6 +89,13 @@ class Mind:
 
     def __post_init__(self) -> None:
         self.ageing = Ageing(self.directory, self.host)
+
+    @property
+    def rooms(self) -> Iterator[tuple[HostRoom | DeviceRoom, TierName]]:
+        """Every pool's room."""
+        yield self.host, TierName.HOST
+        if self.device is not None:
+            yield self.device, TierName.DEVICE_POOL
 
     def states(self, entries: Int32Array) -> tuple[UInt8Array, UInt8Array]:
         """Host and SSD state of each entry; ABSENT where the entry is -1."""

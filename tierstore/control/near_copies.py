@@ -21,9 +21,10 @@ from tierstore.control.mind import NO_REQUEST
 from tierstore.types import CopyJob, Outcome, TierName
 
 if TYPE_CHECKING:
+    from tierstore.control.device_room import DeviceRoom
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request
-    from tierstore.types import Int64Array, Plan, UInt8Array
+    from tierstore.types import Int32Array, Int64Array, Plan, UInt8Array
 
 __all__ = ["bring_back", "brought_back", "keep_near", "kept_near"]
 
@@ -38,11 +39,26 @@ def keep_near(mind: Mind, request: Request, positions: Int64Array, plan: Plan, n
         return
     positions = positions[mind.directory.host.state[request.entries[positions]] == State.READY]
     positions = positions[room.admits(request.entries[positions], request.life.block_nbytes)]
-    pages = room.take(request.life.device_class, len(positions))
-    positions = positions[: len(pages)]
+    positions, pages = _take(mind, room, request, positions)
     if len(positions):
         room.occupy(request.entries[positions], pages)
         mind.device_job(request, positions, load=False, plan=plan, pool=TierName.DEVICE_POOL)
+
+
+def _take(mind: Mind, room: DeviceRoom, request: Request, positions: Int64Array) -> tuple[Int64Array, Int32Array]:
+    """Slots for as many of these blocks as there are, and which: those first that waiting requests need.
+
+    A block takes none from one that they need sooner, or at all where none needs it itself.
+    """
+    directory, slot_class = mind.directory, request.life.device_class
+    awaited = directory.next_use[request.entries[positions]] > 0
+    pages = room.take(slot_class, len(positions))
+    short = int(np.count_nonzero(awaited)) - len(pages)
+    if short > 0:
+        latest = directory.window.turns(request.life.number, request.keys[positions[awaited]]).max()
+        pages = np.concatenate([pages, room.take(slot_class, short, after_turn=int(latest))])
+    first = np.argsort(~awaited, kind="stable")[: len(pages)]
+    return positions[np.sort(first)], pages
 
 
 def kept_near(mind: Mind, record: JobRecord, outcomes: UInt8Array, plan: Plan, now: float) -> None:

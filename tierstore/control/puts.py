@@ -19,6 +19,7 @@ from tierstore.control.directory import AGAIN, CHECKED
 from tierstore.control.entry import State
 from tierstore.control.index import as_keys
 from tierstore.control.near_copies import keep_near
+from tierstore.control.window import NEVER
 from tierstore.types import CopyJob, Outcome, SyncJob, TierName
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from tierstore.types import Int32Array, Int64Array, Plan, UInt8Array
 
 __all__ = ["Puts"]
-
-_NEVER = 1 << 32
-"""A turn that no request has."""
 
 
 class Puts:
@@ -122,7 +120,7 @@ class Puts:
         if mind.ssd is not None or not window.num_blocks:
             return mind.host.take(life.slot_class, count)
         turns = window.turns(life.number, request.keys[positions])
-        pages = mind.host.take(life.slot_class, count, after_turn=_NEVER)
+        pages = mind.host.take(life.slot_class, count, after_turn=NEVER)
         short = int(np.count_nonzero(turns)) - len(pages)
         if short > 0:
             pages = np.concatenate([pages, mind.host.take(life.slot_class, short, after_turn=int(turns.max()))])

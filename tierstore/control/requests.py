@@ -40,6 +40,10 @@ class Life:
         """The generation's number."""
         return self.generation.number
 
+    def class_in(self, pool: TierName) -> int:
+        """The slot class of its blocks in one of the pools."""
+        return self.slot_class if pool is TierName.HOST else self.device_class
+
 
 class Story(Protocol):
     """What a request follows: a get, a put, a prefetch or a flush."""

@@ -4,27 +4,31 @@ A request that waits in an engine is kept as hints of at most a slice of its blo
 block that several of them name counts with the first; the others are remembered, in order of arrival, so
 that it passes to the next when that one leaves. The directory's column `next_use` names the hint that a held
 block counts with, 0 for none; hashes it does not hold wait here until it does. The window decides who of its
-blocks would go first and who should come first; it moves nothing and evicts nothing.
+blocks would go first in each pool and who should come first; it moves nothing and evicts nothing.
 """
 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.control.entry import State
 from tierstore.control.index import HashIndex
 from tierstore.control.numbers import Numbers
+from tierstore.types import TierName
 
 if TYPE_CHECKING:
     from tierstore.control.entry import Places
     from tierstore.control.requests import Request
     from tierstore.types import Int32Array, UInt32Array, UInt64Array
 
-__all__ = ["Hint", "Window"]
+__all__ = ["NEVER", "Hint", "Window"]
+
+NEVER = 1 << 32
+"""A turn that no request has."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +43,7 @@ class Hint:
         mentions: int32[n]; that this hint names it.
         previous: The hint of the same request before it.
         whole: Whether every block of it could be fetched when that was tried last.
-        offered: It is listed among those that may hold evictable blocks.
+        offered: Pools in which it is listed among those that may hold evictable blocks.
         wanted: It is listed among those that may have blocks to fetch.
     """
 
@@ -50,7 +54,7 @@ class Hint:
     mentions: Int32Array
     previous: Hint | None
     whole: bool = True
-    offered: bool = False
+    offered: set[TierName] = field(default_factory=set)
     wanted: bool = False
 
 
@@ -60,12 +64,12 @@ class Window:
     Args:
         capacity: Mentions of blocks it can hold; of what goes beyond nothing is remembered.
         next_use: uint32 column of the directory, kept up to date here.
-        host: The directory's host places; read alone.
+        pools: The directory's places in each pool that blocks are evicted from; read alone.
     """
 
-    def __init__(self, capacity: int, next_use: UInt32Array, host: Places) -> None:
+    def __init__(self, capacity: int, next_use: UInt32Array, pools: Mapping[TierName, Places]) -> None:
         self._next_use = next_use
-        self._host = host
+        self._pools = pools
         self._index = HashIndex(capacity)
         self._slots = Numbers(capacity)
         self._entry = np.zeros(capacity, np.int32)  # entry + 1; 0 where the directory does not hold the block
@@ -78,7 +82,7 @@ class Window:
         self._over = np.zeros(capacity, np.bool_)
         self._hints: dict[int, Hint] = {}
         self._last_number = 0
-        self._furthest: dict[int, list[tuple[int, int, Hint]]] = {}
+        self._furthest: dict[tuple[TierName, int], list[tuple[int, int, Hint]]] = {}
         self._nearest: list[tuple[int, int, Hint]] = []
 
     @property
@@ -123,7 +127,7 @@ class Window:
         held = self._held(slots[first])
         fresh = held[self._next_use[held] == 0]
         self._next_use[held] = number
-        self.offer(held)
+        self._offer_loose(held)
         self._want(hint)
         return hint, fresh
 
@@ -154,7 +158,7 @@ class Window:
         passed = slots[(after != before) & (after != 0)]
         taken = passed[self._entry[passed] > 0]
         self._next_use[self._entry[taken] - 1] = self._hint[self._first[taken] - 1]
-        self.offer(self._entry[taken] - np.int32(1))
+        self._offer_loose(self._entry[taken] - np.int32(1))
         return self._close_slots(slots[after == 0])
 
     def _close_slots(self, slots: Int32Array) -> Int32Array:
@@ -198,41 +202,45 @@ class Window:
         """int32[n]; where the directory holds a hint's blocks, -1 where it does not."""
         return self._entry[hint.slots] - np.int32(1)
 
-    def offer(self, entries: Int32Array) -> None:
-        """Blocks of the window, given by entry, may have become evictable."""
+    def _offer_loose(self, entries: Int32Array) -> None:
+        """Offer those of these blocks that are evictable, in every pool that holds them."""
+        for pool, places in self._pools.items():
+            self.offer(entries[places.loose(entries)], pool)
+
+    def offer(self, entries: Int32Array, pool: TierName = TierName.HOST) -> None:
+        """Blocks of the window, given by entry, may have become evictable in a pool."""
         if not self._hints:
             return
         for number in np.unique(self._next_use[entries]).tolist():
             hint = self._hints.get(number)
-            if hint is not None and not hint.offered:
-                hint.offered = True
-                furthest = self._furthest.setdefault(hint.request.life.slot_class, [])
+            if hint is not None and pool not in hint.offered:
+                hint.offered.add(pool)
+                furthest = self._furthest.setdefault((pool, hint.request.life.class_in(pool)), [])
                 self._list(furthest, (-hint.turn, -hint.number, hint))
 
-    def victims(self, slot_class: int, count: int, *, after_turn: int = 0) -> Int32Array:
-        """Up to `count` evictable blocks of the window, furthest and tail first, of turns after one alone.
+    def victims(
+        self, slot_class: int, count: int, *, after_turn: int = 0, pool: TierName = TierName.HOST
+    ) -> Int32Array:
+        """Up to `count` blocks of the window evictable in a pool, furthest and tail first, of turns after one alone.
 
         They stay named until they are evicted.
         """
-        furthest, found = self._furthest.get(slot_class, []), [np.empty(0, np.int32)]
+        furthest, found = self._furthest.get((pool, slot_class), []), [np.empty(0, np.int32)]
         while furthest and count and -furthest[0][0] > after_turn:
             hint = furthest[0][2]
             entries = self.entries(hint)
             entries = entries[entries >= 0]
-            loose = self._next_use[entries] == hint.number
-            loose &= self._host.state[entries] == State.READY
-            loose &= self._host.pins[entries] == 0
-            own = entries[loose][::-1]
+            own = entries[(self._next_use[entries] == hint.number) & self._pools[pool].loose(entries)][::-1]
             found.append(own[:count])
             if len(own) > count:
                 break
             count -= len(own)
             heapq.heappop(furthest)
-            hint.offered = False
+            hint.offered.remove(pool)
         return np.concatenate(found)
 
     def evicted(self, entries: Int32Array) -> None:
-        """Blocks of the window have left the host pool: they may be fetched again when there is room."""
+        """Blocks of the window have left a pool: they may be fetched again when there is room."""
         for number in np.unique(self._next_use[entries]).tolist():
             hint = self._hints.get(number)
             if hint is not None:
@@ -275,9 +283,10 @@ class Window:
         assert (self._next_use[entries] == self._hint[self._first[held] - 1]).all(), "next_use is not the first hint"
         assert np.count_nonzero(self._next_use) == len(entries), "next_use of a block that nobody waits for"
         assert (self._index.keys[held] == index.keys[entries]).all(), "a slot of the window holds another block's entry"
-        loose = (self._host.state[entries] == State.READY) & (self._host.pins[entries] == 0)
-        for number in np.unique(self._next_use[entries[loose]]).tolist():
-            assert self._hints[number].offered, f"hint {number} has evictable blocks and is not listed"
+        for pool, places in self._pools.items():
+            for number in np.unique(self._next_use[entries[places.loose(entries)]]).tolist():
+                listed = pool in self._hints[number].offered
+                assert listed, f"hint {number} has evictable blocks in {pool} and is not listed"
         links, num_mentions = self._first[slots], 0
         while len(links):
             num_mentions += len(links)
