@@ -1,6 +1,6 @@
 // Moves KV rows between an engine's paged cache and block-first host slots.
 //
-// gather_* is a store (pages to slots), scatter_* a load (slots to pages). tierstore/device/cuda_kernels.py builds
+// gather_* is a store (pages to slots), scatter_* a load (slots to pages). tierstore/device/copy_table.py builds
 // the table, chooses the vector width and launches; the same file is compiled by g++ through host/cuda_host.h and
 // run on a CPU by tests/kernels. Slots may be device memory (staging) or pinned host memory read and written over
 // the link (zero-copy). Nothing here waits, allocates or looks outside the rows that the table names.

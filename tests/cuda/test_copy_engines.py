@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.paged_copies import PagedCopy, Shape
-from tierstore.device.copy_engines import EngineShelf, KernelEngine, PieceEngine, StagedEngine, engine_names
+from tests.paged_copies import POISON, PagedCopy, Shape
+from tierstore.device.copy_engines import QUANTIZE, EngineShelf, KernelEngine, PieceEngine, StagedEngine, engine_names
 from tierstore.device.copy_pieces import Pieces, SpanCopy, cut_pieces, split_pieces
+from tierstore.device.quantization import as_elements, as_float32, dequantize, quantize
+from tierstore.quantized import QuantizedBlock
 from tierstore.testing.sim_gpu import SimGpu
 
 if TYPE_CHECKING:
@@ -80,7 +82,57 @@ def test_staging_goes_around_its_halves_without_overtaking_itself(seed: int, sto
 
 
 @pytest.mark.parametrize("store", [True, False])
-def test_a_block_larger_than_the_staging_memory_goes_without_it(store: bool) -> None:
+@pytest.mark.parametrize("staging_nbytes", [1 << 10, 1 << 12, 1 << 14])
+def test_a_block_larger_than_the_staging_memory_is_staged_part_by_part(staging_nbytes: int, store: bool) -> None:
+    gpu = SimGpu(3)
+    shapes = (Shape(4, 9, 576, row_gap=16), Shape(4, 30, 64, row_gap=3), Shape(4, 1, 700))
+    copy = PagedCopy.make(allocate, shapes, [(0, 1), (2, 3), (1, 0)], 1)
+    run = functools.partial(copy_on, gpu, StagedEngine.name, copy, store=store, staging_nbytes=staging_nbytes)
+    if store:
+        copy.check_store(run)
+    else:
+        copy.check_load(run, 2)
+    assert "launch" in {call[0] for call in gpu.calls}
+
+
+@pytest.mark.parametrize("staging_nbytes", [1 << 10, 1 << 11, 1 << 15])
+def test_quantized_blocks_larger_than_the_staging_memory_ended_their_stream(staging_nbytes: int) -> None:
+    gpu, group = SimGpu(4), 33
+    shapes = (Shape(5, 7, 2 * 2 * group, row_gap=12), Shape(5, 1, 40 * 2 * group), Shape(5, 2, 2 * group, row_gap=2))
+    copy = PagedCopy.make(allocate, shapes, [(0, 3), (1, 1), (2, 4)], 1)
+    for tensor in copy.tensors:
+        tensor[:] = np.random.default_rng(2).standard_normal(tensor.nbytes // 2).astype(np.float16).view(np.uint8)
+    block = QuantizedBlock("int8", "float16", group, copy.slot_nbytes // 2)
+    pool = np.full((3, block.nbytes + -block.nbytes % 4096), POISON, np.uint8)
+    slots = pool.ctypes.data + np.arange(3) * pool.strides[0]
+
+    def run(*, store: bool) -> None:
+        gpu.enter()
+        stream, shelf = gpu.new_stream(high_priority=False), EngineShelf(gpu, staging_nbytes=staging_nbytes)
+        span = SpanCopy(store, copy.segments, slots, copy.block_ids, pool.ctypes.data, block)
+        shelf.take(QUANTIZE).copy(span, stream)
+        gpu.finish(gpu.record(stream))
+        shelf.close()
+        gpu.drop_stream(stream)
+        assert gpu.num_held == 0
+
+    run(store=True)
+    expected, brought = np.full_like(pool, POISON), {}
+    for slot, block_id in copy.pairs:
+        codes, scales = quantize(as_float32(copy.block(block_id), "float16").reshape(-1, group), "int8")
+        expected[slot, : codes.size] = codes.ravel()
+        expected[slot, block.scales_offset_nbytes :][: scales.nbytes] = scales.view(np.uint8)
+        brought[block_id] = as_elements(dequantize(codes, scales, "int8"), "float16").ravel()
+    assert np.array_equal(pool, expected)
+    for tensor in copy.tensors:
+        tensor[:] = 0
+    run(store=False)
+    assert all(np.array_equal(copy.block(block_id), values) for block_id, values in brought.items())
+    assert not copy.block(0).any()
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_rows_longer_than_the_staging_memory_go_without_it(store: bool) -> None:
     gpu = SimGpu()
     copy = PagedCopy.make(allocate, (Shape(2, 2, 5000, row_gap=8),), [(0, 1)], 1)
     run = functools.partial(copy_on, gpu, StagedEngine.name, copy, store=store, staging_nbytes=4096)

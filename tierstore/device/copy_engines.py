@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import itertools
 import logging
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
 
 from tierstore.device.copy_pieces import Pieces, SpanCopy, cut_pieces, split_pieces
 from tierstore.device.copy_table import WARP, launches
 from tierstore.device.cuda_runtime import THREADS
 from tierstore.device.pinning import SLICE_NBYTES
 from tierstore.device.quantize_kernel import QuantizeKernel
-from tierstore.errors import DeviceError, DeviceMemoryError
+from tierstore.device.staging import cut_to_fit
+from tierstore.errors import DeviceMemoryError
 
 if TYPE_CHECKING:
     from tierstore.device.cuda_runtime import CudaRuntime, GpuFacts, Mark
@@ -52,7 +50,6 @@ QUANTIZE = "quantize"
 """The engine of blocks that are not kept byte for byte: no other can move them, and it moves no others."""
 
 _BATCH_MAX = 1 << 14
-_ALIGNMENT = 256
 
 _logger = logging.getLogger(__name__)
 
@@ -172,31 +169,20 @@ class StagedEngine:
         self._turn = itertools.cycle((0, 1))
 
     def copy(self, copy: SpanCopy, stream: int) -> None:
-        """In rounds of as many blocks as half of the staging memory takes.
+        """In rounds of as many blocks as half of the staging memory takes, larger ones part by part.
 
-        A block that is larger goes without, and so does one that is a single row: there is nothing to gather.
-
-        Raises:
-            DeviceError: A block that is larger is to be quantized, which is done in staging memory alone.
+        What nothing is to be gathered for goes without: a block that is one row, or has rows too long to be staged.
         """
-        ranges = copy.slot_ranges()
-        begin, end = ranges[0][0], ranges[-1][1]
-        pitch = -(-(end - begin + begin % _ALIGNMENT) // _ALIGNMENT) * _ALIGNMENT
-        per_round = self._half_nbytes // pitch
-        if copy.quantized is None and (_is_one_row(copy) or not per_round or len(ranges) > 1):
+        if copy.quantized is None and _gathers_nothing(copy, self._half_nbytes):
             self._pieces.copy(copy, stream)
             return
-        if not per_round:
-            raise DeviceError(f"blocks of {end} bytes are too large to be quantized; use fewer block_tokens")
         self._runtime.hold(self._side, self._runtime.record(stream))
-        for first in range(0, len(copy.slots), per_round):
-            part = slice(first, first + per_round)
-            half = next(self._turn)
-            places = np.arange(len(copy.slots[part]), dtype=np.int64) * pitch + begin % _ALIGNMENT
-            staged = self._memory + half * self._half_nbytes + places - begin
-            in_staging = replace(copy, slots=staged, block_ids=copy.block_ids[part])
-            across = _across(staged, copy.slots[part], ranges)
-            self._round(half, in_staging, across, stream)
+        for part in cut_to_fit(copy, self._half_nbytes):
+            per_round = self._half_nbytes // part.pitch_nbytes
+            for first in range(0, len(copy.slots), per_round):
+                half = next(self._turn)
+                place = self._memory + half * self._half_nbytes
+                self._round(half, *part.round(slice(first, first + per_round), place), stream)
         if copy.store:
             self._runtime.hold(stream, self._runtime.record(self._side))
 
@@ -220,15 +206,11 @@ class StagedEngine:
         self._runtime.free(self._memory)
 
 
-def _is_one_row(copy: SpanCopy) -> bool:
-    return len(copy.segments) == 1 and int(copy.segments["num_rows"][0]) == 1
-
-
-def _across(staged: Int64Array, slots: Int64Array, ranges: list[tuple[int, int]]) -> Pieces:
-    """These ranges of every slot, in staging memory and in the host's."""
-    begins, ends = (np.array(column, np.int64)[:, None] for column in zip(*ranges, strict=True))
-    nbytes = np.broadcast_to(ends - begins, (len(ranges), len(slots)))
-    return Pieces((staged + begins).ravel(), (slots + begins).ravel(), nbytes.ravel())
+def _gathers_nothing(copy: SpanCopy, half_nbytes: int) -> bool:
+    """Whether the copy units move a copy as well by themselves: blocks of one row, of long rows, or with holes."""
+    segments = copy.segments
+    one_row = len(segments) == 1 and int(segments["num_rows"][0]) == 1
+    return one_row or int(segments["row_nbytes"].max()) >= half_nbytes or len(copy.filled()) > 1
 
 
 class EngineShelf:

@@ -43,16 +43,13 @@ class SpanCopy:
         """Bytes that it moves."""
         return int((self.segments["num_rows"] * self.segments["row_nbytes"]).sum()) * len(self.slots)
 
-    def slot_ranges(self) -> list[tuple[int, int]]:
-        """(begin, end) of what it fills of a slot, neighbours joined; of what is quantized codes and scales."""
+    def filled(self) -> list[tuple[int, int]]:
+        """(begin, end) of what it moves of a block as the cache has it, neighbours joined."""
         segments = self.segments[np.argsort(self.segments["slot_offset_nbytes"])]
         begins = segments["slot_offset_nbytes"]
         ends = begins + segments["num_rows"] * segments["row_nbytes"]
         first = np.concatenate([[True], begins[1:] != ends[:-1]])
-        filled = zip(begins[first].tolist(), ends[np.append(first[1:], True)].tolist(), strict=True)
-        if self.quantized is None:
-            return list(filled)
-        return sorted(part for span in filled for part in self.quantized.slot_ranges(*span))
+        return list(zip(begins[first].tolist(), ends[np.append(first[1:], True)].tolist(), strict=True))
 
 
 class Pieces(NamedTuple):
