@@ -17,7 +17,7 @@ from tierstore.transfer.awaiting import settled
 
 if TYPE_CHECKING:
     from tierstore.advice import LoadAdvice
-    from tierstore.arguments import GetOptions, PutOptions
+    from tierstore.arguments import GetOptions, PrefetchOptions, PutOptions
     from tierstore.config import StoreConfig
     from tierstore.device.base import Device
     from tierstore.disk.base import Disk
@@ -116,10 +116,10 @@ class AsyncNamespaceHandle:
         return self.handle.reserve(hashes, parent=parent, durable=durable, deadline_seconds=deadline_seconds)
 
     async def prefetch(
-        self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None
+        self, hashes: Sequence[bytes] | UInt8Array, **options: Unpack[PrefetchOptions]
     ) -> TransferResult:
         """See `NamespaceHandle.prefetch`."""
-        return await settled(self.handle.prefetch(hashes, deadline_seconds=deadline_seconds))
+        return await settled(self.handle.prefetch(hashes, **options))
 
     def may_start(self, prefetch: Transfer) -> bool:
         """See `NamespaceHandle.may_start`; prefetches to ask about come from `handle.prefetch`."""

@@ -16,7 +16,11 @@ from tierstore.types import HASH_NBYTES
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
 
-__all__ = ["GetOptions", "PutOptions", "as_hashes", "seconds_of"]
+__all__ = ["GetOptions", "PrefetchOptions", "PutOptions", "as_hashes", "as_priority", "seconds_of"]
+
+
+_PRIORITY_MAX = 1_000_000
+"""Far more than there are reasons to tell requests apart."""
 
 
 class GetOptions(TypedDict, total=False):
@@ -34,6 +38,13 @@ class PutOptions(GetOptions, total=False):
     durable: bool
 
 
+class PrefetchOptions(TypedDict, total=False):
+    """Keywords of `NamespaceHandle.prefetch`."""
+
+    deadline_seconds: float | None
+    priority: int
+
+
 def seconds_of(deadline_seconds: float | None) -> float:
     """Seconds that something may take; infinity for no deadline, ConfigError where it is no number."""
     if deadline_seconds is None:
@@ -41,6 +52,13 @@ def seconds_of(deadline_seconds: float | None) -> float:
     if math.isnan(deadline_seconds):
         raise ConfigError("deadline_seconds is nan; pass a number of seconds from now, or None for no deadline")
     return deadline_seconds
+
+
+def as_priority(priority: int) -> int:
+    """The priority of a prefetch; ConfigError where it is none."""
+    if not -_PRIORITY_MAX <= priority <= _PRIORITY_MAX:
+        raise ConfigError(f"priority is {priority!r}; pass a whole number from -{_PRIORITY_MAX} to {_PRIORITY_MAX}")
+    return priority
 
 
 def as_hashes(hashes: Sequence[bytes] | UInt8Array) -> UInt8Array:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.arguments import as_hashes, seconds_of
+from tierstore.arguments import as_hashes, as_priority, seconds_of
 from tierstore.control.loading import LoadRequest
 from tierstore.errors import ConfigError
 from tierstore.keys import Namespace
@@ -156,12 +156,15 @@ class NamespaceHandle:
         reservation.begin(lambda loan: self._start(opening, keys, loan, deadline_seconds))
         return reservation
 
-    def prefetch(self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None) -> Transfer:
+    def prefetch(
+        self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None, priority: int = 0
+    ) -> Transfer:
         """Bring a prefix from SSD into host memory, behind every get, into free or cold slots only.
 
         Args:
             hashes: Whose blocks.
             deadline_seconds: End by then; None for what ``prefetch.policy`` says.
+            priority: Of the prefetches that wait, the highest go first, and of equal ones the nearest deadline.
 
         Raises:
             IdentityError, ConfigError, ClosedError: Before anything has happened.
@@ -169,7 +172,7 @@ class NamespaceHandle:
         keys = as_hashes(hashes)
         if deadline_seconds is None:
             deadline_seconds = self._store.prefetching.within(len(keys) * self.namespace.layout.block_tokens)
-        return self._start(openings.prefetching(keys), keys, None, deadline_seconds)
+        return self._start(openings.prefetching(keys, as_priority(priority)), keys, None, deadline_seconds)
 
     def may_start(self, prefetch: Transfer) -> bool:
         """Whether the request of a prefetch may start now, as ``prefetch.policy`` says. Does not block.

@@ -73,6 +73,23 @@ def test_prefetches_start_in_the_order_of_their_deadlines() -> None:
     assert started == [blocks[position].tobytes() for position in (0, 1, 2, 3)]
 
 
+def test_prefetches_of_a_higher_priority_start_first_whatever_their_deadlines() -> None:
+    world = EngineWorld(limits=Limits(prefetch_inflight_nbytes_max=PAGE_NBYTES))
+    blocks = chain("b", 5)
+    world.keep_on_ssd(blocks)
+    begun = [(0, 9.0), (-1, 1.0), (0, 7.0), (3, 8.0), (3, 6.0)]
+    prefetches = [
+        world.prefetch(blocks[position : position + 1], priority=priority, within=within)
+        for position, (priority, within) in enumerate(begun)
+    ]
+    prefetches[3].cancel()
+    started = []
+    while world.read.jobs:
+        started += read_hashes(world)
+        world.read.end()
+    assert started == [blocks[position].tobytes() for position in (0, 4, 2, 1)]
+
+
 def test_prefetches_hold_no_more_than_their_budget_in_flight() -> None:
     world = EngineWorld(limits=Limits(prefetch_inflight_nbytes_max=4 * PAGE_NBYTES, read_batch_nbytes=PAGE_NBYTES))
     world.keep_on_ssd(BLOCKS)

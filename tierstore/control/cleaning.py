@@ -14,7 +14,6 @@ import numpy as np
 from tierstore.control.entry import State
 from tierstore.control.mind import NO_REQUEST
 from tierstore.control.requests import UNASKED, new_request
-from tierstore.types import Priority
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,7 +79,7 @@ class Cleaning:
         entries = entries[:_WRITE_BLOCKS]
         keys = self._mind.directory.index.keys
         hashes: UInt8Array = keys[entries].view(np.uint8)
-        request = new_request(NO_REQUEST, UNASKED, life, hashes, priority=Priority.WRITE_BACK)
+        request = new_request(NO_REQUEST, UNASKED, life, hashes)
         request.entries[:] = entries
         above = self._mind.directory.parent[entries] - 1
         request.parents = np.where(above[:, None] >= 0, keys[above].view(np.uint8), np.uint8(0))

@@ -135,7 +135,7 @@ class Loading:
         mind, read = self._mind, self.rates.read
         if mind.ssd is None or any(read.waiting_nbytes) or now - read.delivered_at < _PROBE_SECONDS:
             return
-        request = new_request(NO_REQUEST, UNASKED, life, left[:_PROBE_BLOCKS_MAX], priority=Priority.PREFETCH)
+        request = new_request(NO_REQUEST, UNASKED, life, left[:_PROBE_BLOCKS_MAX])
         entries = mind.directory.find(life.number, request.keys)
         host, ssd = mind.near(entries)
         positions = ((host == State.ABSENT) & (ssd == State.READY)).nonzero()[0]

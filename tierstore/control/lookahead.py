@@ -141,7 +141,7 @@ class Lookahead:
         mind = self._mind
         fits = min(len(hashes), self._window.room)
         mind.metrics.add(Metric.UNHINTED_BLOCKS, len(hashes) - fits)
-        request = new_request(NO_REQUEST, self._reading, life, hashes[:fits], priority=Priority.PREFETCH)
+        request = new_request(NO_REQUEST, self._reading, life, hashes[:fits])
         entries = mind.directory.find(life.number, request.keys)
         hint, fresh = self._window.add(request, session.last_turn, entries, hints[-1] if hints else None)
         hints.append(hint)

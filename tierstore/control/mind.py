@@ -164,7 +164,7 @@ class Mind:
             parents=None,
             src_locations=pages if load else positions,
             dst_locations=positions if load else pages,
-            priority=request.priority,
+            priority=Priority.GET if load else Priority.WRITE_BACK,
             request_id=request.request_id,
         )
         self.jobs.open(JobRecord(job, request, positions), None if load else pool, entries)

@@ -37,7 +37,7 @@ from tierstore.control.ssd_health import SsdHealth
 from tierstore.control.ssd_room import SsdRoom
 from tierstore.control.upkeep import Upkeep
 from tierstore.control.write_back import WriteBack
-from tierstore.types import HASH_NBYTES, CopyJob, CopyResult, Generation, Outcome, Plan, Priority, RequestId
+from tierstore.types import HASH_NBYTES, CopyJob, CopyResult, Generation, Outcome, Plan, RequestId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,7 +141,7 @@ class Planner:
     def get(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
         """Open a get of uint8[n, 32] distinct hashes in prefix order; None where too many requests are open."""
         life = self._life(number)
-        request = self._requests.open(self._gets, life, hashes, deadline=deadline, priority=Priority.GET)
+        request = self._requests.open(self._gets, life, hashes, deadline=deadline)
         if request is not None:
             request.parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes[:-1]])[: len(hashes)]
         return request
@@ -156,9 +156,7 @@ class Planner:
         deadline: float = math.inf,
     ) -> Request | None:
         """Open a put; `parents` is uint8[n, 32], each block's predecessor."""
-        request = self._requests.open(
-            self._puts, self._life(number), hashes, deadline=deadline, priority=Priority.WRITE_BACK
-        )
+        request = self._requests.open(self._puts, self._life(number), hashes, deadline=deadline)
         if request is not None:
             request.parents = parents
             request.durable = durable
@@ -170,11 +168,11 @@ class Planner:
             self._lending.open(request)
         return request
 
-    def prefetch(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
-        """Open a prefetch."""
-        return self._requests.open(
-            self._prefetches, self._life(number), hashes, deadline=deadline, priority=Priority.PREFETCH
-        )
+    def prefetch(
+        self, number: int, hashes: UInt8Array, deadline: float = math.inf, *, priority: int = 0
+    ) -> Request | None:
+        """Open a prefetch; of two the higher priority goes first, and of equal ones the nearer deadline."""
+        return self._requests.open(self._prefetches, self._life(number), hashes, deadline=deadline, priority=priority)
 
     def hint(
         self, session_id: int, number: int, now: float, *, added: Sequence[Waiting] = (), removed: Sequence[int] = ()
@@ -201,13 +199,11 @@ class Planner:
 
     def delete(self, number: int, hashes: UInt8Array) -> Request | None:
         """Open a delete of uint8[n, 32] distinct hashes."""
-        return self._requests.open(self._deletes, self._life(number), hashes, priority=Priority.WRITE_BACK)
+        return self._requests.open(self._deletes, self._life(number), hashes)
 
     def flush(self) -> Request | None:
         """Open a flush."""
-        request = self._requests.open(
-            self._flushes, NO_LIFE, np.empty((0, HASH_NBYTES), np.uint8), priority=Priority.WRITE_BACK
-        )
+        request = self._requests.open(self._flushes, NO_LIFE, np.empty((0, HASH_NBYTES), np.uint8))
         if request is not None:
             request.outcomes = np.full(1, Outcome.MISS, np.uint8)
             request.stop = 1

@@ -1,4 +1,4 @@
-"""How a prefetch goes: a queue by deadline, a budget, only free or cold slots, behind every get.
+"""How a prefetch goes: a queue by priority and deadline, a budget, only free or cold slots, behind every get.
 
 A prefetch is a request that touches no caller's memory. Its blocks are looked at again when their turn
 comes: some may have arrived meanwhile, some may have left. It ends when every block wanted is in host
@@ -27,19 +27,19 @@ __all__ = ["Prefetches"]
 
 
 class Prefetches:
-    """The queue of prefetches, nearest deadline first."""
+    """The queue of prefetches, highest priority first, of equal ones the nearest deadline."""
 
     verb = "prefetch"
 
     def __init__(self, mind: Mind) -> None:
         self._mind = mind
-        self._queue: list[tuple[float, int, Request]] = []
+        self._queue: list[tuple[int, float, int, Request]] = []
         self._num_withdrawn = 0
 
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
         """Queue blocks [request.opened, hi), and start what the budget allows."""
         if request.opened == 0:
-            heapq.heappush(self._queue, (request.deadline, request.request_id, request))
+            heapq.heappush(self._queue, (-request.priority, request.deadline, request.request_id, request))
         request.opened = hi
         self.pump(plan, now)
         self._settle(request, plan)
@@ -48,7 +48,7 @@ class Prefetches:
         """Start reads from the head of the queue until the budget or the cold slots are used up."""
         mind = self._mind
         while self._queue:
-            request = self._queue[0][2]
+            request = self._queue[0][-1]
             block_nbytes, inflight_nbytes = request.life.block_nbytes, mind.host.prefetched.inflight_nbytes
             budget = max(
                 mind.limits.prefetch_inflight_nbytes_max - inflight_nbytes, 0 if inflight_nbytes else block_nbytes
@@ -122,7 +122,7 @@ class Prefetches:
         mind.withdraw(plan)
         self._num_withdrawn += 1
         if 2 * self._num_withdrawn > len(self._queue):
-            self._queue = [entry for entry in self._queue if not entry[2].done]
+            self._queue = [entry for entry in self._queue if not entry[-1].done]
             heapq.heapify(self._queue)
             self._num_withdrawn = 0
 

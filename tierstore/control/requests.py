@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tierstore.control.jobs import JobRecord
-    from tierstore.types import Generation, Int32Array, Int64Array, Plan, Priority, UInt8Array, UInt64Array
+    from tierstore.types import Generation, Int32Array, Int64Array, Plan, UInt8Array, UInt64Array
 
 __all__ = ["FAR", "UNASKED", "Life", "Request", "RequestTable", "Story", "Unasked", "new_request"]
 
@@ -72,7 +72,6 @@ class Request:
         hashes: uint8[n, 32], distinct.
         parents: uint8[n, 32]; the predecessor of each block in the chain.
         deadline: On the caller's clock; infinity where there is none.
-        priority: Order in the links.
         durable: A put that must reach the disk.
         entries: int32[n]; -1 where not known (yet).
         outcomes: uint8[n] of `Outcome`.
@@ -91,6 +90,7 @@ class Request:
         far: Where the caller's memory is.
         lent_nbytes: Of the host pool, that count as lent until it has ended.
         depth: Blocks before its first one in their chain, as far as they are known; -1 where nobody has looked.
+        priority: Of a prefetch: one with a higher number goes first.
     """
 
     request_id: RequestId
@@ -99,7 +99,6 @@ class Request:
     hashes: UInt8Array
     parents: UInt8Array
     deadline: float
-    priority: Priority
     durable: bool
     entries: Int32Array
     outcomes: UInt8Array
@@ -118,6 +117,7 @@ class Request:
     far: TierName = TierName.DEVICE
     lent_nbytes: int = 0
     depth: int = -1
+    priority: int = 0
 
     @property
     def planned(self) -> bool:
@@ -166,8 +166,8 @@ def new_request(
     life: Life,
     hashes: UInt8Array,
     *,
-    priority: Priority,
     deadline: float = math.inf,
+    priority: int = 0,
 ) -> Request:
     """A request for uint8[n, 32] hashes of which nothing is known yet."""
     count = len(hashes)
@@ -178,13 +178,13 @@ def new_request(
         hashes=hashes,
         parents=hashes,
         deadline=deadline,
-        priority=priority,
         durable=False,
         entries=np.full(count, -1, np.int32),
         outcomes=np.full(count, Outcome.MISS.value, np.uint8),
         ready=np.zeros(count, np.bool_),
         pooled=np.zeros(count, np.bool_),
         stop=count,
+        priority=priority,
     )
 
 
@@ -201,7 +201,7 @@ class RequestTable:
         return len(self._requests)
 
     def open(
-        self, story: Story, life: Life, hashes: UInt8Array, *, priority: Priority, deadline: float = math.inf
+        self, story: Story, life: Life, hashes: UInt8Array, *, deadline: float = math.inf, priority: int = 0
     ) -> Request | None:
         """A new request for uint8[n, 32] hashes; None where too many are open."""
         if len(self._requests) >= self._requests_max:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.util.types import AttributeValue
 
-    from tierstore.arguments import GetOptions, PutOptions
+    from tierstore.arguments import GetOptions, PrefetchOptions, PutOptions
     from tierstore.transfer.future import Transfer
     from tierstore.types import UInt8Array
 
@@ -54,10 +54,10 @@ class TracedHandle(NamespaceHandle):
         with self._span("get", len(hashes)) as followed:
             return followed(super().get(hashes, buffers, **options))
 
-    def prefetch(self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None) -> Transfer:
+    def prefetch(self, hashes: Sequence[bytes] | UInt8Array, **options: Unpack[PrefetchOptions]) -> Transfer:
         """See `NamespaceHandle.prefetch`."""
         with self._span("prefetch", len(hashes)) as followed:
-            return followed(super().prefetch(hashes, deadline_seconds=deadline_seconds))
+            return followed(super().prefetch(hashes, **options))
 
     @contextmanager
     def _span(self, verb: str, num_blocks: int, **more: AttributeValue) -> Iterator[Callable[[Transfer], Transfer]]:

@@ -34,16 +34,16 @@ class Calls:
     Args:
         store: Whose verbs they are.
         sessions: What clients hold.
-        workers: For verbs that wait for a disk.
+        disk_workers: For verbs that wait for a disk. One that hangs takes no others' threads.
         quotas: Told of namespaces.
     """
 
-    def __init__(self, store: Store, sessions: Sessions, workers: Workers, quotas: Quotas) -> None:
+    def __init__(self, store: Store, sessions: Sessions, disk_workers: Workers, quotas: Quotas) -> None:
         self._store = store
         self._sessions = sessions
-        self._workers = workers
+        self._disk_workers = disk_workers
         self._quotas = quotas
-        self._known: dict[bytes, Namespace] = {}
+        self._known: dict[bytes, NamespaceHandle] = {}
 
     @property
     def by_name(self) -> Mapping[str, Callable[..., Awaitable[object]]]:
@@ -70,8 +70,10 @@ class Calls:
         namespace = convert.to_namespace(request.namespace, session.principal.tenant(asked))
         if request.fingerprint and request.fingerprint != namespace.fingerprint:
             raise VersionError(self._difference(namespace, request.fingerprint))
-        handle = await self._workers.run(lambda: self._store.namespace(namespace))
-        self._known[namespace.fingerprint] = namespace
+        handle = self._known.get(namespace.fingerprint)
+        if handle is None:
+            handle = await self._disk_workers.start(lambda: self._store.namespace(namespace))
+            self._known[namespace.fingerprint] = handle
         self._quotas.opened(session.principal, handle)
         number = session.namespaces.keep(handle)
         return pb.OpenNamespaceResponse(
@@ -81,14 +83,14 @@ class Calls:
         )
 
     def _difference(self, namespace: Namespace, fingerprint: bytes) -> str:
-        expected = self._known.get(fingerprint)
-        if expected is None or expected.tenant != namespace.tenant:
+        known = self._known.get(fingerprint)
+        if known is None or known.namespace.tenant != namespace.tenant:
             return (
                 f"fingerprint {fingerprint.hex()[:12]} is not that of these fields, which is "
                 f"{namespace.fingerprint.hex()[:12]}; client and server may be of different versions"
             )
         ours = namespace.as_fields() | namespace.layout.as_fields()
-        theirs = expected.as_fields() | expected.layout.as_fields()
+        theirs = known.namespace.as_fields() | known.namespace.layout.as_fields()
         differing = [name for name in sorted({*ours, *theirs} - {"layout"}) if ours.get(name) != theirs.get(name)]
         texts = [f"{name} is {ours.get(name)!r}, there {theirs.get(name)!r}" for name in differing]
         return f"the namespace differs from {fingerprint.hex()[:12]}: {'; '.join(texts)}"
@@ -105,7 +107,8 @@ class Calls:
             raise ConfigError("a prefetch goes to host memory; leave target out, or set TIER_HOST")
         handle, hashes = _target(session, request.scope, request.hashes)
         session.prefetches.check_room()
-        transfer = handle.prefetch(hashes, deadline_seconds=convert.to_seconds(request.deadline_seconds))
+        seconds, priority = convert.to_seconds(request.deadline_seconds), session.principal.priority(request.priority)
+        transfer = handle.prefetch(hashes, deadline_seconds=seconds, priority=priority)
         return pb.PrefetchResponse(prefetch_id=session.prefetches.keep(transfer))
 
     async def watch_prefetch(self, session: Session, request: pb.WatchPrefetchRequest) -> pb.WatchPrefetchResponse:
@@ -165,7 +168,7 @@ class Calls:
         """Durable once answered."""
         session.principal.check_admin("Clear")
         handle = session.namespaces.find(request.scope.namespace_handle)
-        await self._workers.run(handle.clear)
+        await self._disk_workers.start(handle.clear)
         return pb.ClearResponse()
 
     async def flush(self, session: Session, _request: pb.FlushRequest) -> pb.FlushResponse:

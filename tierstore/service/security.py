@@ -72,6 +72,10 @@ class Principal:
             raise AccessError(f"credential {self.name!r} is of other tenants; name one of its own")
         return asked
 
+    def priority(self, asked: int) -> int:
+        """Of a prefetch: who is not trusted with everybody's blocks may stand behind others, and not before them."""
+        return asked if self.tenants is None else min(asked, 0)
+
     def check_admin(self, verb: str) -> None:
         """Raise AccessError where it may not."""
         if not self.admin:

@@ -26,7 +26,7 @@ from tierstore.policy.lru import Lru
 from tierstore.testing.clock import SimAlarm, SimClock
 from tierstore.testing.sim_bytes import SimBytes, as_extents, identities
 from tierstore.testing.sim_link import SimLink
-from tierstore.transfer import catalogue, scheduling
+from tierstore.transfer import catalogue, openings, scheduling
 from tierstore.transfer.engine import Engine
 from tierstore.transfer.links import Links
 from tierstore.types import HASH_NBYTES, PAGE_NBYTES, Generation, Outcome
@@ -132,8 +132,7 @@ class EngineWorld:
 
     def get(self, hashes: UInt8Array, *, layout: int = 0, within: float = math.inf) -> Transfer:
         """Begin a get that ends `within` seconds."""
-        number, deadline = self.generations[layout].number, self.clock.now + within
-        return self._start(lambda planner: planner.get(number, hashes, deadline), len(hashes), layout)
+        return self._open(openings.getting(hashes), hashes, layout, within)
 
     def put(
         self,
@@ -145,34 +144,22 @@ class EngineWorld:
         within: float = math.inf,
     ) -> Transfer:
         """Begin a put of a chain, behind a block or at its start."""
-        number, deadline = self.generations[layout].number, self.clock.now + within
         before = np.zeros(HASH_NBYTES, np.uint8) if parent is None else parent
         parents = np.concatenate([before[None], hashes])[: len(hashes)]
-        return self._start(
-            lambda planner: planner.put(number, hashes, parents, durable=durable, deadline=deadline),
-            len(hashes),
-            layout,
-        )
+        return self._open(openings.putting(hashes, parents, durable=durable), hashes, layout, within)
 
     def acquire(self, hashes: UInt8Array, *, within: float = math.inf) -> Transfer:
         """Begin a lease of what there is; it ends with its jobs in `lend`."""
-        number, deadline = self.generations[0].number, self.clock.now + within
-        return self._start(lambda planner: planner.lent(planner.get(number, hashes, deadline)), len(hashes), 0)
+        return self._open(openings.lent(openings.getting(hashes)), hashes, 0, within)
 
     def reserve(self, hashes: UInt8Array, *, durable: bool = False, within: float = math.inf) -> Transfer:
         """Begin a reservation for a chain; it is committed with its jobs in `lend`."""
-        number, deadline = self.generations[0].number, self.clock.now + within
         parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes])[: len(hashes)]
-        return self._start(
-            lambda planner: planner.lent(planner.put(number, hashes, parents, durable=durable, deadline=deadline)),
-            len(hashes),
-            0,
-        )
+        return self._open(openings.lent(openings.putting(hashes, parents, durable=durable)), hashes, 0, within)
 
-    def prefetch(self, hashes: UInt8Array, *, layout: int = 0, within: float = math.inf) -> Transfer:
+    def prefetch(self, hashes: UInt8Array, *, layout: int = 0, within: float = math.inf, priority: int = 0) -> Transfer:
         """Begin a prefetch."""
-        number, deadline = self.generations[layout].number, self.clock.now + within
-        return self._start(lambda planner: planner.prefetch(number, hashes, deadline), len(hashes), layout)
+        return self._open(openings.prefetching(hashes, priority), hashes, layout, within)
 
     def hint(
         self,
@@ -265,6 +252,10 @@ class EngineWorld:
             for places in (planner.directory.device, planner.directory.host, planner.directory.ssd):
                 assert not places.pins.any(), "pins are left in a tier"
         assert not self.requests, "transfers are left without an end"
+
+    def _open(self, opening: openings.Opening, hashes: UInt8Array, layout: int, within: float) -> Transfer:
+        number, deadline = self.generations[layout].number, self.clock.now + within
+        return self._start(lambda planner: opening(planner, number, deadline), len(hashes), layout)
 
     def _start(self, open_request: Callable[[Planner], Request | None], num_blocks: int, layout: int) -> Transfer:
         opened: list[Request] = []

@@ -27,9 +27,9 @@ def getting(keys: UInt8Array) -> Opening:
     return lambda planner, number, deadline: planner.get(number, keys, deadline)
 
 
-def prefetching(keys: UInt8Array) -> Opening:
+def prefetching(keys: UInt8Array, priority: int) -> Opening:
     """Open a prefetch."""
-    return lambda planner, number, deadline: planner.prefetch(number, keys, deadline)
+    return lambda planner, number, deadline: planner.prefetch(number, keys, deadline, priority=priority)
 
 
 def lent(opening: Opening) -> Opening:

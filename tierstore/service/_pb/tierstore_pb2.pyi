@@ -291,16 +291,18 @@ class GetResponse(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., result: _Optional[_Union[Result, _Mapping]] = ...) -> None: ...
 
 class PrefetchRequest(_message.Message):
-    __slots__ = ("scope", "hashes", "target", "deadline_seconds")
+    __slots__ = ("scope", "hashes", "target", "deadline_seconds", "priority")
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     HASHES_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     scope: Scope
     hashes: bytes
     target: Tier
     deadline_seconds: float
-    def __init__(self, scope: _Optional[_Union[Scope, _Mapping]] = ..., hashes: _Optional[bytes] = ..., target: _Optional[_Union[Tier, str]] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
+    priority: int
+    def __init__(self, scope: _Optional[_Union[Scope, _Mapping]] = ..., hashes: _Optional[bytes] = ..., target: _Optional[_Union[Tier, str]] = ..., deadline_seconds: _Optional[float] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class PrefetchResponse(_message.Message):
     __slots__ = ("prefetch_id",)

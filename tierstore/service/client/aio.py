@@ -17,7 +17,7 @@ from tierstore.worker import Worker
 
 if TYPE_CHECKING:
     from tierstore.advice import LoadAdvice
-    from tierstore.arguments import GetOptions, PutOptions
+    from tierstore.arguments import GetOptions, PrefetchOptions, PutOptions
     from tierstore.health import TierHealth
     from tierstore.keys import Namespace
     from tierstore.service.client.client import ClientOptions
@@ -130,10 +130,10 @@ class AsyncClientHandle:
         return await settled(self.handle.get(hashes, buffers, **options))
 
     async def prefetch(
-        self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None
+        self, hashes: Sequence[bytes] | UInt8Array, **options: Unpack[PrefetchOptions]
     ) -> TransferResult:
         """See `ClientHandle.prefetch`."""
-        return await settled(self.handle.prefetch(hashes, deadline_seconds=deadline_seconds))
+        return await settled(self.handle.prefetch(hashes, **options))
 
     def may_start(self, prefetch: Transfer) -> bool:
         """See `ClientHandle.may_start`; prefetches to ask about come from `handle.prefetch`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.advice import LoadAdvice
-from tierstore.arguments import as_hashes, seconds_of
+from tierstore.arguments import as_hashes, as_priority, seconds_of
 from tierstore.device.binding import bind_for
 from tierstore.errors import ConfigError
 from tierstore.service import convert
@@ -100,10 +100,16 @@ class ClientHandle:
         memory = self._memory(keys, buffers, block_ids, after, written=True)
         return self._moving.get(pb.GetRequest(hashes=keys.tobytes(), deadline_seconds=seconds), memory)
 
-    def prefetch(self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None) -> Transfer:
+    def prefetch(
+        self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None, priority: int = 0
+    ) -> Transfer:
         """Bring a prefix from the server's SSD into its memory; MISS without a service. Does not block."""
-        keys, seconds = as_hashes(hashes), _checked(deadline_seconds)
-        return self._moving.prefetch(pb.PrefetchRequest(hashes=keys.tobytes(), deadline_seconds=seconds))
+        request = pb.PrefetchRequest(
+            hashes=as_hashes(hashes).tobytes(),
+            deadline_seconds=_checked(deadline_seconds),
+            priority=as_priority(priority),
+        )
+        return self._moving.prefetch(request)
 
     def may_start(self, prefetch: Transfer) -> bool:
         """Whether the request of a prefetch may start now, as the server's ``prefetch.policy`` says. Does not block."""
