@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Rooms", "Server"]
 
-_WORKER_THREADS = 4
+_COPY_THREADS = 4
+_DISK_THREADS = 2
+_DISK_SECONDS = 5.0
+"""So long a server that ends waits for verbs that a disk holds up; nobody waits for their answers any more."""
+
 _BOOT_ID_NBYTES = 16
 
 _OPTIONS = (
@@ -95,7 +99,8 @@ class Server:
     """
 
     def __init__(self, store: Store, limits: SessionLimits | None = None, *, pool_path: str | None = None) -> None:
-        self._workers = Workers("service", threads=_WORKER_THREADS)
+        self._workers = Workers("service-copy", threads=_COPY_THREADS)
+        self._disk_workers = Workers("service-disk", threads=_DISK_THREADS)
         self._servers: list[aio.Server] = []
         self._paths: list[str] = []
         self.sessions = Sessions(store, limits or SessionLimits())
@@ -110,7 +115,7 @@ class Server:
             self._pool_socket.start()
         quotas = Quotas(self._workers)
         lending = Lending(self.sessions, self._pool_socket)
-        calls = Calls(store, self.sessions, self._workers, quotas)
+        calls = Calls(store, self.sessions, self._disk_workers, quotas)
         third = round(self.sessions.limits.silence_seconds * 1000 / 3)
         self._keepalive = (
             ("grpc.keepalive_time_ms", 2 * third),
@@ -206,3 +211,4 @@ class Server:
             await self._pool_socket.close()
         self.abandon()
         self._workers.close()
+        self._disk_workers.close(_DISK_SECONDS)

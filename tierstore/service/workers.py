@@ -6,6 +6,7 @@ Called by the service's handlers. Bounded: what finds no room is refused at once
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -59,9 +60,9 @@ class Workers:
             raise cancelled
         return future.result()
 
-    def close(self) -> None:
-        """End the threads once they have done what waits. Blocks."""
-        self._worker.close()
+    def close(self, patience_seconds: float = math.inf) -> None:
+        """End the threads once they have done what waits; one that hangs for longer is left behind. Blocks."""
+        self._worker.close(patience_seconds)
 
 
 def _succeed(future: asyncio.Future[T], value: T) -> None:
