@@ -51,9 +51,8 @@ class Ageing:
         if not self._prefixes:
             return
         life, keys, entries = self._prefixes.popleft()
-        tail, index = slice(-_SLICE_BLOCKS, None), self._directory.index
-        ours = (index.keys[entries[tail]] == keys[tail]).all(axis=1)
-        ours &= index.generation[entries[tail]] == life.number
+        tail = slice(-_SLICE_BLOCKS, None)
+        ours = self._directory.index.hold(life.number, keys[tail], entries[tail])
         self._host.touch(life.slot_class, entries[tail][ours], now, used=False)
         if len(keys) > _SLICE_BLOCKS:
             self._prefixes.appendleft((life, keys[:-_SLICE_BLOCKS], entries[:-_SLICE_BLOCKS]))

@@ -12,6 +12,7 @@ import numpy as np
 from tierstore.advice import Usage
 from tierstore.control.entry import State
 from tierstore.control.index import as_keys, identity_prefixes
+from tierstore.control.requests import leading_run
 from tierstore.metrics import Metric
 from tierstore.types import Extents, Presence
 
@@ -105,7 +106,7 @@ class Catalogue:
         entries = self._mind.directory.find(number, as_keys(hashes))
         host, ssd = self._mind.near(entries)
         hit = self._mind.usable(entries, host, ssd) & (host != State.FILLING)
-        run = len(hit) if hit.all() else int(hit.argmin())
+        run = leading_run(hit)
         self._mind.metrics.add(Metric.LOOKUP_BLOCKS, len(hit))
         self._mind.metrics.add(Metric.LOOKUP_HIT_BLOCKS, run)
         return run

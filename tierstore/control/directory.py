@@ -133,8 +133,10 @@ class Directory:
 
     def checksums(self, entries: Int32Array) -> Int64Array | None:
         """int64[n]: what is said of each block's bytes in the host pool, -1 where nothing; None where of none."""
-        checked = self.flags[entries] & CHECKED > 0
-        return np.where(checked, self.host_checksum[entries], np.int64(-1)) if checked.any() else None
+        checked = self.flags[entries] & CHECKED
+        if not np.count_nonzero(checked):
+            return None
+        return np.where(checked > 0, self.host_checksum[entries], np.int64(-1))
 
     def detach(self, entries: Int32Array) -> None:
         """Take held entries' keys away, so that no verb finds them any more."""
@@ -143,8 +145,9 @@ class Directory:
 
     def _forget_keys(self, entries: Int32Array) -> None:
         self.index.remove(entries)
-        awaited = entries[self.next_use[entries] > 0]
-        if len(awaited):
+        next_use = self.next_use[entries]
+        if np.count_nonzero(next_use):
+            awaited = entries[next_use > 0]
             generations = self.index.generation[awaited]
             for generation in np.unique(generations).tolist():
                 own = awaited[generations == generation]
@@ -155,14 +158,15 @@ class Directory:
         ties = self._tie[entries]
         held = self.host.state[entries] | self.ssd.state[entries] | self.device.state[entries]
         bare = (held == State.ABSENT) & (ties != _FREE)
-        if not np.count_nonzero(bare):
+        num_bare = np.count_nonzero(bare)
+        if not num_bare:
             return
-        keyed = entries[bare & (ties == _KEYED)]
-        bare = entries[bare]
-        if len(keyed):
-            self._forget_keys(keyed)
-        self._tie[bare] = _FREE
-        self._numbers.give_back(bare)
+        if num_bare < len(entries):
+            entries, ties = entries[bare], ties[bare]
+        keyed = ties == _KEYED
+        self._forget_keys(entries if np.count_nonzero(keyed) == num_bare else entries[keyed])
+        self._tie[entries] = _FREE
+        self._numbers.give_back(entries)
 
     def only_in_host(self, entries: Int32Array) -> NDArray[np.bool_]:
         """Which blocks, held in host memory, no other tier holds anything of."""

@@ -91,12 +91,14 @@ class Places:
             (entries that are READY and now without a pin, entries that were GONE and are now ABSENT).
         """
         pins = self.pins[entries] - 1
-        assert not len(pins) or pins.min() >= 0, f"unpin of unpinned entries {entries[pins < 0].tolist()[:8]}"
+        assert not np.count_nonzero(pins < 0), f"unpin of unpinned entries {entries[pins < 0].tolist()[:8]}"
         self.pins[entries] = pins
-        loose = entries[pins == 0]
+        loose = entries if not np.count_nonzero(pins) else entries[pins == 0]
         if not len(loose):
             return loose, loose
         states = self.state[loose]
+        if np.count_nonzero(states == State.READY) == len(loose):
+            return loose, loose[:0]
         gone = loose[states == State.GONE]
         self.state[gone] = State.ABSENT
         return loose[states == State.READY], gone
@@ -104,7 +106,9 @@ class Places:
     def evict(self, entries: Int32Array) -> None:
         """READY without pins → ABSENT."""
         self._expect(entries, State.READY, "evict")
-        assert not self.pins[entries].any(), f"evict of pinned entries {entries[self.pins[entries] > 0].tolist()[:8]}"
+        assert not np.count_nonzero(self.pins[entries]), (
+            f"evict of pinned entries {entries[self.pins[entries] > 0].tolist()[:8]}"
+        )
         self.state[entries] = State.ABSENT
 
     def discard(self, entries: Int32Array) -> tuple[Int32Array, Int32Array]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tierstore.control.requests import FAR, Life
 from tierstore.layout import KVLayout
 from tierstore.types import CopyJob, Generation, JobId, Outcome, RequestId, SyncJob, TierName
@@ -50,7 +52,7 @@ class Flushes:
     def heed(self, record: JobRecord) -> None:
         """A job has ended, and nothing has followed from it yet."""
         assert record.outcomes is not None
-        if isinstance(record.job, SyncJob) or self._matters(record.job):
+        if np.count_nonzero(record.outcomes) and (isinstance(record.job, SyncJob) or self._matters(record.job)):
             self._num_failed += bool((record.outcomes == Outcome.IO_ERROR).any())
 
     def ended(self, record: JobRecord, plan: Plan) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from tierstore.control.directory import UNREADABLE
 from tierstore.control.entry import State
 from tierstore.control.near_copies import bring_back, keep_near
+from tierstore.control.requests import leading_run
 from tierstore.metrics import Metric
 from tierstore.types import Extents, Outcome, Priority, TierName
 
@@ -51,8 +52,7 @@ class Gets:
         entries = mind.directory.find(life.number, request.keys[lo:hi])
         host, ssd = mind.states(entries)
         pooled = mind.in_device_pool(entries)
-        usable = mind.usable(entries, host, ssd) | pooled
-        run = hi - lo if usable.all() else int(usable.argmin())
+        run = leading_run(mind.usable(entries, host, ssd) | pooled)
         if request.far is TierName.DEVICE:
             host[pooled] = _POOLED
         ready = (host[:run] == State.READY).nonzero()[0]
@@ -69,12 +69,13 @@ class Gets:
         request.ready[lo + ready] = True
         self._count_hits(request, entries[:run], host[:run], ssd[:run], pooled[:run])
         mind.host.prefetched.used(life.slot_class, entries[ready])
-        self._take_pooled(request, lo + (host[:run] == _POOLED).nonzero()[0])
-        filling = (host[:run] == State.FILLING).nonzero()[0]
-        if len(filling):
-            mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
-        if len(missing):
-            self._fetch(request, lo + missing, pooled[missing], plan)
+        if len(ready) < run:
+            self._take_pooled(request, lo + (host[:run] == _POOLED).nonzero()[0])
+            filling = (host[:run] == State.FILLING).nonzero()[0]
+            if len(filling):
+                mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
+            if len(missing):
+                self._fetch(request, lo + missing, pooled[missing], plan)
         request.opened = hi
         if run < hi - lo:
             request.stop = request.opened = lo + run
@@ -97,10 +98,9 @@ class Gets:
 
     def _give_back(self, request: Request, positions: Int64Array) -> None:
         """Undo the pins of READY blocks, in whichever pool each is held."""
-        pooled = request.pooled[positions]
         entries = request.entries[positions]
-        if np.count_nonzero(pooled):
-            assert self._mind.device is not None
+        if self._mind.device is not None:
+            pooled = request.pooled[positions]
             self._mind.device.unpin(request.life.device_class, entries[pooled])
             entries = entries[~pooled]
         if len(entries):
@@ -131,19 +131,24 @@ class Gets:
         self, request: Request, entries: Int32Array, host: UInt8Array, ssd: UInt8Array, pooled: NDArray[np.bool_]
     ) -> None:
         """Count every block once, where it comes from; one under way to the host for the first time there."""
-        directory, metrics = self._mind.directory, self._mind.metrics
-        directory.hits[entries] = np.minimum(directory.hits[entries], 0xFFFE) + 1
-        from_pool = pooled & ((host == _POOLED) | (host == State.ABSENT))
-        num_pooled = int(np.count_nonzero(from_pool))
-        num_ssd = int(np.count_nonzero((host != State.READY) & ~from_pool & (ssd == State.READY)))
-        num_host = len(entries) - num_ssd - num_pooled
-        block_tokens = request.life.generation.layout.block_tokens
+        metrics, block_tokens = self._mind.metrics, request.life.generation.layout.block_tokens
         if request.opened == 0:
             metrics.add(Metric.GET_TOKENS, len(request) * block_tokens)
+        if not len(entries):
+            return
+        hits, num_host, num_pooled = self._mind.directory.hits, int(np.count_nonzero(host == State.READY)), 0
+        hits[entries] = np.minimum(hits[entries], 0xFFFE) + 1
+        num_ssd = len(entries) - num_host
+        if num_ssd:
+            from_pool = pooled & ((host == _POOLED) | (host == State.ABSENT))
+            num_pooled = int(np.count_nonzero(from_pool))
+            num_ssd = int(np.count_nonzero((host != State.READY) & ~from_pool & (ssd == State.READY)))
+            num_host = len(entries) - num_ssd - num_pooled
         tiers = ((TierName.DEVICE_POOL, num_pooled), (TierName.HOST, num_host), (TierName.SSD, num_ssd))
         for tier, num_blocks in tiers:
-            metrics.add(Metric.HIT_BLOCKS, num_blocks, tier)
-            metrics.add(Metric.HIT_TOKENS, num_blocks * block_tokens, tier)
+            if num_blocks:
+                metrics.add(Metric.HIT_BLOCKS, num_blocks, tier)
+                metrics.add(Metric.HIT_TOKENS, num_blocks * block_tokens, tier)
 
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
         """Pin what came; stop before what did not."""
@@ -155,7 +160,7 @@ class Gets:
             mind.host.pin(request.life.slot_class, entries[wanted])
             request.ready[positions[wanted]] = True
             mind.host.prefetched.used(request.life.slot_class, entries[wanted])
-        if not came.all():
+        if np.count_nonzero(came) < len(came):
             lost = positions[~came]
             losses = record.losses(request.entries[lost])
             told = (losses == Outcome.CANCELLED) & (lost >= request.stop)  # withdrawn because nobody wants it any more
@@ -176,8 +181,10 @@ class Gets:
         if mind.ssd is not None:
             self._write_back.offer(request, self._only_in_host(positions, entries), plan, now)
         self._give_back(request, positions)
-        keep_near(mind, request, positions[outcomes == Outcome.OK], plan, now)
-        if np.count_nonzero(outcomes):
+        if not np.count_nonzero(outcomes):
+            keep_near(mind, request, positions, plan, now)
+        else:
+            keep_near(mind, request, positions[outcomes == Outcome.OK], plan, now)
             self._stop_at(request, int(positions[outcomes != Outcome.OK].min()))
         self._advance(request, plan)
 
@@ -239,8 +246,7 @@ class Gets:
         self._give_back(request, pinned)
 
     def _ready_run(self, request: Request) -> int:
-        span = request.ready[request.frontier : min(request.stop, request.opened)]
-        return len(span) if span.all() else int(span.argmin())
+        return leading_run(request.ready[request.frontier : min(request.stop, request.opened)])
 
     def _advance(self, request: Request, plan: Plan) -> None:
         run = self._ready_run(request)
@@ -248,8 +254,11 @@ class Gets:
             positions = np.arange(request.frontier, request.frontier + run)
             request.in_pieces = request.in_pieces or request.frontier > 0
             request.frontier += run
-            pooled = request.pooled[positions]
-            for pool, part in ((TierName.HOST, positions[~pooled]), (TierName.DEVICE_POOL, positions[pooled])):
+            parts = [(TierName.HOST, positions)]
+            if self._mind.device is not None:
+                pooled = request.pooled[positions]
+                parts = [(TierName.HOST, positions[~pooled]), (TierName.DEVICE_POOL, positions[pooled])]
+            for pool, part in parts:
                 if len(part):
                     self._mind.device_job(request, part, load=True, plan=plan, pool=pool)
         if request.frontier >= request.stop:

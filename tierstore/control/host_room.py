@@ -89,8 +89,7 @@ class HostRoom:
         """
         pages = self.slots.take(slot_class, count)
         self.num_changes += count
-        short = count - len(pages)
-        if short:
+        if short := count - len(pages):
             idle = self.slots.idle_slab(slot_class)
             if idle >= 0:
                 self.slots.begin_drain(idle, slot_class)
@@ -118,9 +117,9 @@ class HostRoom:
         self._metrics.add(Metric.EVICTED_BLOCKS, len(entries), TierName.HOST)
         self.prefetched.evicted(slot_class, entries)
         self._free(slot_class, entries)
-        awaited = entries[directory.next_use[entries] > 0]
-        if len(awaited):
-            directory.window.evicted(awaited)
+        next_use = directory.next_use[entries]
+        if np.count_nonzero(next_use):
+            directory.window.evicted(entries[next_use > 0])
 
     def forget(self, slot_class: int, count: int) -> None:
         """Evict those of the next `count` victims that only the host holds: each makes room for another entry."""
@@ -149,8 +148,9 @@ class HostRoom:
         self._directory.last_use[entries] = tick(now)
         self.num_changes += len(entries)
         self._policies[slot_class].insert(entries[::-1])
-        awaited = entries[self._directory.next_use[entries] > 0]
-        if len(awaited):
+        next_use = self._directory.next_use[entries]
+        if np.count_nonzero(next_use):
+            awaited = entries[next_use > 0]
             self._policies[slot_class].set_evictable(awaited, False)
             self._directory.window.offer(awaited)
 
@@ -174,10 +174,10 @@ class HostRoom:
 
     def _offer(self, slot_class: int, loose: Int32Array) -> None:
         """Let READY blocks without a pin be evicted: by age, or as the window says."""
-        awaited = self._directory.next_use[loose] > 0
-        if np.count_nonzero(awaited):
-            self._directory.window.offer(loose[awaited])
-            loose = loose[~awaited]
+        next_use = self._directory.next_use[loose]
+        if np.count_nonzero(next_use):
+            self._directory.window.offer(loose[next_use > 0])
+            loose = loose[next_use == 0]
         self._policies[slot_class].set_evictable(loose, True)
 
     def await_use(self, slot_class: int, entries: Int32Array) -> None:
@@ -196,7 +196,7 @@ class HostRoom:
         """
         directory = self._directory
         ready = directory.host.state[entries] == State.READY
-        if not ready.all():
+        if np.count_nonzero(ready) < len(entries):
             entries = entries[ready]
         directory.last_use[entries] = tick(now)
         self._policies[slot_class].touch(entries[::-1], used=used)

@@ -69,7 +69,7 @@ class HashIndex:
         entry = link[pending] - 1
         wanted = keys[pending]
         while len(pending) > _SCALAR_BELOW:
-            same = self._same(generation, wanted, entry)
+            same = self.hold(generation, wanted, entry)
             found[pending[same]] = entry[same]
             link = self._next[entry]
             deeper = (~same & (link != 0)).nonzero()[0]
@@ -78,8 +78,8 @@ class HashIndex:
             found[position] = self._walk(generation, keys[position], first)
         return found
 
-    def _same(self, generation: int, keys: UInt64Array, entries: Int32Array) -> NDArray[np.bool_]:
-        """Which entries hold the key asked for: four equal words are four bytes of one."""
+    def hold(self, generation: int, keys: UInt64Array, entries: Int32Array) -> NDArray[np.bool_]:
+        """Which entries hold the key of the same place: four equal words are four bytes of one."""
         same: NDArray[np.bool_] = (self.keys[entries] == keys).view(np.uint32)[:, 0] == _FOUR_TRUE
         same &= self.generation[entries] == generation
         return same

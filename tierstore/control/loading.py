@@ -23,7 +23,7 @@ from tierstore.control.index import as_keys
 from tierstore.control.link_rates import LinkRates
 from tierstore.control.mind import NO_REQUEST
 from tierstore.control.prefill import PrefillCost
-from tierstore.control.requests import UNASKED, new_request
+from tierstore.control.requests import UNASKED, leading_run, new_request
 from tierstore.types import Priority
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ class Loading:
 
     def consider(self, life: Life, places: UInt8Array, wanted: LoadRequest, plan: Plan, now: float) -> LoadAdvice:
         """What is worth loading of blocks that lie in these uint8[n] places; plans a probe where it wants one."""
-        held = places != Place.NOWHERE
-        leading = len(held) if held.all() else int(held.argmin())
+        leading = leading_run(places != Place.NOWHERE)
         block_tokens = life.generation.layout.block_tokens
         first = min(leading, wanted.computed_tokens // block_tokens)
         cuts = np.arange(leading - first + 1)

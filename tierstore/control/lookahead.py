@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tierstore.control.entry import State
 from tierstore.control.mind import NO_REQUEST
-from tierstore.control.requests import Unasked, new_request
+from tierstore.control.requests import Unasked, leading_run, new_request
 from tierstore.errors import RankError
 from tierstore.metrics import Metric
 from tierstore.types import Outcome, Priority
@@ -218,7 +218,7 @@ class Lookahead:
         entries = self._window.entries(hint)
         host, ssd = mind.near(entries)
         usable = mind.usable(entries, host, ssd)
-        run = len(usable) if usable.all() else int(usable.argmin())
+        run = leading_run(usable)
         hint.whole = run == len(usable)
         missing = (host[:run] == State.ABSENT).nonzero()[0]
         if not len(missing):

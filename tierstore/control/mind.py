@@ -99,11 +99,15 @@ class Mind:
 
     def states(self, entries: Int32Array) -> tuple[UInt8Array, UInt8Array]:
         """Host and SSD state of each entry; ABSENT where the entry is -1."""
-        host, ssd = self.directory.host.state[entries], self.directory.ssd.state[entries]
-        unknown = entries < 0
-        host[unknown] = State.ABSENT
-        ssd[unknown] = State.ABSENT
+        host, ssd = self.in_host(entries), self.directory.ssd.state[entries]
+        ssd[entries < 0] = State.ABSENT
         return host, ssd
+
+    def in_host(self, entries: Int32Array) -> UInt8Array:
+        """Host state of each entry; ABSENT where the entry is -1."""
+        host = self.directory.host.state[entries]
+        host[entries < 0] = State.ABSENT
+        return host
 
     def new_life(self, generation: Generation, slot_nbytes: int) -> Life:
         """A generation with slots in each pool; ConfigError where one cannot hold its blocks."""
@@ -129,16 +133,17 @@ class Mind:
         if self.health.reads_on:
             usable: BoolArray = (host == State.READY) | (host == State.FILLING) | (ssd == State.READY)
         else:
-            usable = (host == State.READY) | ((host == State.FILLING) & ~self.stuck(entries, host))
+            usable = host == State.READY
+            filling = (host == State.FILLING).nonzero()[0]
+            usable[filling] = ~self.stuck(entries[filling])
         return usable
 
-    def stuck(self, entries: Int32Array, host: UInt8Array) -> BoolArray:
-        """Which blocks wait for a read from an SSD that is off."""
+    def stuck(self, entries: Int32Array) -> BoolArray:
+        """Which blocks that are FILLING in host memory wait for a read from an SSD that is off."""
         stuck: BoolArray = np.zeros(len(entries), np.bool_)
         if not self.health.reads_on:
-            for position in (host == State.FILLING).nonzero()[0].tolist():
-                job = self.jobs.filling_job(TierName.HOST, int(entries[position]))
-                stuck[position] = job.src is TierName.SSD
+            for position, entry in enumerate(entries.tolist()):
+                stuck[position] = self.jobs.filling_job(TierName.HOST, entry).src is TierName.SSD
         return stuck
 
     def device_job(

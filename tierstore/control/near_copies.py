@@ -18,7 +18,7 @@ import numpy as np
 from tierstore.control.entry import State
 from tierstore.control.jobs import JobRecord
 from tierstore.control.mind import NO_REQUEST
-from tierstore.types import CopyJob, Outcome, TierName
+from tierstore.types import CopyJob, Outcome, Priority, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.device_room import DeviceRoom
@@ -85,7 +85,7 @@ def bring_back(mind: Mind, request: Request, positions: Int64Array, plan: Plan) 
         parents=None,
         src_locations=mind.directory.device_page[entries],
         dst_locations=mind.directory.host_page[entries],
-        priority=request.priority,
+        priority=Priority.GET,
         request_id=NO_REQUEST,
     )
     mind.jobs.open(JobRecord(job, waiters=[(request, positions)]), TierName.HOST, entries)

@@ -46,9 +46,10 @@ class Numbers:
         reused = min(count, self._num_free)
         numbers = np.empty(count, np.int32)
         numbers[:reused] = self._free[self._num_free - reused : self._num_free][::-1]
-        numbers[reused:] = np.arange(self.high_water, self.high_water + count - reused, dtype=np.int32)
         self._num_free -= reused
-        self.high_water += count - reused
+        if reused < count:
+            numbers[reused:] = np.arange(self.high_water, self.high_water + count - reused, dtype=np.int32)
+            self.high_water += count - reused
         return numbers
 
     def give_back(self, numbers: Int32Array) -> None:

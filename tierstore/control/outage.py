@@ -43,13 +43,17 @@ class Outage:
 
     def follow(self, plan: Plan, now: float) -> None:
         """Add to a plan that is about to be carried out what follows from what has changed."""
+        if self._mind.ssd is None:
+            return
         self._heed(plan, now)
+        health = self._mind.health
         for job in plan.jobs:
             if _is_of_ssd(job):
-                self._mind.health.began(job, now)
-        plan.notices += self._mind.health.notices
-        self._mind.health.notices.clear()
-        plan.expire_at = self._mind.health.next_deadline()
+                health.began(job, now)
+        if health.notices:
+            plan.notices += health.notices
+            health.notices.clear()
+        plan.expire_at = health.next_deadline()
 
     def ended(self, job: Job, result: CopyResult, now: float) -> None:
         """A job of any link has ended, and nothing has followed from it yet."""
@@ -76,8 +80,8 @@ class Outage:
     def _heed(self, plan: Plan, now: float) -> None:
         """Do what a change asks for."""
         health = self._mind.health
-        if self._mind.ssd is not None:
-            self._mind.ssd.kept_as_it_is = not health.writes_on and not health.full
+        assert self._mind.ssd is not None
+        self._mind.ssd.kept_as_it_is = not health.writes_on and not health.full
         if health.service is self._service and health.writes_stalled <= self._stalled:
             self._stalled = health.writes_stalled
             return

@@ -142,7 +142,7 @@ class Planner:
         """Open a get of uint8[n, 32] distinct hashes in prefix order; None where too many requests are open."""
         life = self._life(number)
         request = self._requests.open(self._gets, life, hashes, deadline=deadline)
-        if request is not None:
+        if request is not None and self._mind.ssd is not None:
             request.parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes[:-1]])[: len(hashes)]
         return request
 

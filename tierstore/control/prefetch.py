@@ -14,6 +14,7 @@ import numpy as np
 
 from tierstore.control.entry import State
 from tierstore.control.host_room import tick
+from tierstore.control.requests import leading_run
 from tierstore.metrics import Metric
 from tierstore.types import Outcome, Priority, TierName
 
@@ -71,7 +72,7 @@ class Prefetches:
         entries = mind.directory.find(life.number, request.keys[lo:hi])
         host, ssd = mind.near(entries)
         usable = mind.usable(entries, host, ssd)
-        run = hi - lo if usable.all() else int(usable.argmin())
+        run = leading_run(usable)
         if run < hi - lo:
             request.stop = lo + run
         missing = (host[:run] == State.ABSENT).nonzero()[0]

@@ -67,6 +67,8 @@ class Prefetched:
         self._end(slot_class, entries, None)
 
     def _end(self, slot_class: int, entries: Int32Array, fate: str | None) -> None:
+        if not self._unused[slot_class]:
+            return
         flags = self._directory.flags[entries]
         count = int(np.count_nonzero(flags & PREFETCHED))
         if count:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Puts"]
 
+_OK = Outcome.OK.value
+
 
 class Puts:
     """The story of a put, and of the stores that serve it."""
@@ -48,20 +50,20 @@ class Puts:
             self._refuse(request, plan)
             return
         entries = mind.directory.find(life.number, request.keys[lo:hi])
-        host, _ssd = mind.states(entries)
+        host = mind.in_host(entries)
         held = (host == State.READY).nonzero()[0]
         if len(held):
             mind.host.pin(life.slot_class, entries[held])
         taken = self._take(request, entries, (host == State.ABSENT).nonzero()[0])
         if len(held):
             mind.host.touch(life.slot_class, entries[held], now, used=False)
-            request.outcomes[lo + held] = Outcome.OK.value
+            request.outcomes[lo + held] = _OK
             request.in_pieces = request.in_pieces or lo > 0
+            request.ready[lo + held] = True
         request.entries[lo:hi] = entries
         if mind.ssd is not None:
             self._write_back.chains.link(request, lo, entries)
             mind.directory.flags[entries[held]] |= AGAIN
-        request.ready[lo + held] = True
         request.opened = hi
         self._release(request)
         if len(taken):
@@ -69,14 +71,21 @@ class Puts:
             mind.device_job(request, lo + taken, load=False, plan=plan)
         if request.planned:
             plan.handed.append((request.request_id, request.frontier))
-        stuck = mind.stuck(entries, host)
-        request.outcomes[lo + stuck.nonzero()[0]] = Outcome.REJECTED
-        filling = ((host == State.FILLING) & ~stuck).nonzero()[0]
+        filling = (host == State.FILLING).nonzero()[0]
         if len(filling):
-            mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
+            self._join(request, lo + filling, plan)
         if len(held):
             self._write_back.offer(request, lo + held, plan, now)
         self._settle(request, plan)
+
+    def _join(self, request: Request, filling: Int64Array, plan: Plan) -> None:
+        """Wait for blocks under way, but for none that an SSD which is off would have to give."""
+        mind = self._mind
+        stuck = mind.stuck(request.entries[filling])
+        request.outcomes[filling[stuck]] = Outcome.REJECTED
+        filling = filling[~stuck]
+        if len(filling):
+            mind.lift(mind.jobs.join(TierName.HOST, request.entries[filling], request, filling), plan)
 
     def _refuse(self, request: Request, plan: Plan) -> None:
         """Nothing can be durable without an SSD tier that is on, and what cannot be kept is never silent."""
@@ -101,13 +110,15 @@ class Puts:
         if len(pages) < fits:
             mind.not_stored("pool_full", fits - len(pages))
             fits = len(pages)
-        request.outcomes[lo + missing[fits:]] = Outcome.REJECTED
-        taken, new = missing[:fits], missing[:fits][unknown[:fits]]
+        if fits < len(missing):
+            request.outcomes[lo + missing[fits:]] = Outcome.REJECTED
+            missing, unknown = missing[:fits], unknown[:fits]
+        new = missing[unknown]
         if len(new):
             entries[new] = added = mind.directory.add(life.number, request.keys[lo + new])
             mind.directory.depth[added] = np.minimum(self._depth(request) + lo + new, 0xFFFF)
-        mind.host.occupy(entries[taken], pages)
-        return taken
+        mind.host.occupy(entries[missing], pages)
+        return missing
 
     def _slots(self, request: Request, positions: Int64Array) -> Int32Array:
         """Slots for the leading part of these blocks.
@@ -147,25 +158,28 @@ class Puts:
         assert request is not None and positions is not None
         slot_class = request.life.slot_class
         gone = mind.directory.host.state[entries] == State.GONE
-        good = (outcomes == Outcome.OK.value) & ~gone
-        all_good = np.count_nonzero(good) == len(good)
         request.moving -= 1
-        request.outcomes[positions] = outcomes if all_good else np.where(gone, np.uint8(Outcome.CANCELLED), outcomes)
+        request.in_pieces = request.in_pieces or int(positions[0]) > 0
+        request.outcomes[positions] = outcomes
         if record.checksums is not None:
             mind.directory.host_checksum[entries] = record.checksums
             mind.directory.flags[entries] |= CHECKED
-        mind.host.ready(slot_class, entries[good], now)
+        bad = np.count_nonzero(outcomes) + np.count_nonzero(gone)
+        if bad:
+            request.outcomes[positions[gone]] = Outcome.CANCELLED
+            good = (outcomes == _OK) & ~gone
+            positions, entries = positions[good], entries[good]
+        mind.host.ready(slot_class, entries, now)
         if not request.planned:
-            mind.host.pin(slot_class, entries[good])
-            request.ready[positions[good]] = True
-        request.in_pieces = request.in_pieces or int(positions[0]) > 0
-        self._write_back.offer(request, positions[good], plan, now)
+            mind.host.pin(slot_class, entries)
+            request.ready[positions] = True
+        self._write_back.offer(request, positions, plan, now)
         mind.wake(record, plan, now)
-        keep_near(mind, request, positions[good], plan, now)
-        if not all_good:
-            mind.host.failed(slot_class, entries[~good & ~gone])
-            mind.host.unpin(slot_class, entries[gone])
-            mind.directory.release(entries)
+        keep_near(mind, request, positions, plan, now)
+        if bad:
+            mind.host.failed(slot_class, job.entries[~good & ~gone])
+            mind.host.unpin(slot_class, job.entries[gone])
+            mind.directory.release(job.entries)
         self._settle(request, plan)
 
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:

@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
     from tierstore.types import Generation, Int32Array, Int64Array, Plan, UInt8Array, UInt64Array
 
-__all__ = ["FAR", "UNASKED", "Life", "Request", "RequestTable", "Story", "Unasked", "new_request"]
+__all__ = ["FAR", "UNASKED", "Life", "Request", "RequestTable", "Story", "Unasked", "leading_run", "new_request"]
 
 FAR = frozenset((TierName.DEVICE, TierName.BORROWER))
 """Where the caller's memory may be, on the other side of the host pool."""
 
 _DEADLINES_SPARE = 64
 """Deadlines of ended requests that are not worth looking for."""
+
+
+def leading_run(chosen: NDArray[np.bool_]) -> int:
+    """How many are chosen before the first that is not."""
+    return len(chosen) if np.count_nonzero(chosen) == len(chosen) else int(chosen.argmin())
 
 
 @dataclass(frozen=True, slots=True)

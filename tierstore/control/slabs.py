@@ -150,7 +150,7 @@ class SlotAllocator:
             self._num_claimed += 1
             parts.append(own.take(missing))
             missing -= len(parts[-1])
-        pages = np.concatenate(parts)
+        pages = parts[0] if len(parts) == 1 else np.concatenate(parts)
         pages.sort()
         self._is_used[pages] = True
         self.generations[pages] += 1
@@ -162,13 +162,17 @@ class SlotAllocator:
         """Return used slots, in any order. Hands a draining slab over when its last one comes."""
         pages = np.sort(pages)
         slabs = self.slab_of(pages)
-        assert self._is_used[pages].all(), f"not in use: {pages[~self._is_used[pages]]}"
-        assert (pages[1:] != pages[:-1]).all(), f"a slot is given back twice: {pages}"
-        assert (self._owner[slabs] == slot_class).all(), f"slots of another class than {slot_class}: {pages}"
+        count = np.count_nonzero
+        assert count(self._is_used[pages]) == len(pages), f"not in use: {pages[~self._is_used[pages]]}"
+        assert not count(pages[1:] == pages[:-1]), f"a slot is given back twice: {pages}"
+        assert not count(self._owner[slabs] != slot_class), f"slots of another class than {slot_class}: {pages}"
         self._is_used[pages] = False
         self._used -= np.bincount(slabs, minlength=self.capacity_slabs)
         own = self._classes[slot_class]
         own.num_used -= len(pages)
+        if len(self._classes) == 1:  # which no slab can leave
+            own.add(pages)
+            return
         withheld = self._next_owner[slabs] != _NOBODY
         own.add(pages[~withheld])
         for slab in set(slabs[withheld].tolist()):
@@ -188,6 +192,8 @@ class SlotAllocator:
 
     def idle_slab(self, to_class: int) -> int:
         """A slab without a used slot that another class can spare, or -1. `begin_drain` hands it over at once."""
+        if len(self._classes) == 1:
+            return -1
         idle = (self._used == 0) & (self._owner != _NOBODY) & (self._owner != to_class)
         for slab in np.flatnonzero(idle).tolist():
             if self.num_slabs(int(self._owner[slab])) > 1:

@@ -157,7 +157,7 @@ class SsdHealth:
             self._written(job, result, now)
 
     def _read(self, result: CopyResult, now: float) -> None:
-        failed = bool(len(result.outcomes)) and bool((result.outcomes == Outcome.IO_ERROR).all())
+        failed = bool(np.count_nonzero(result.outcomes)) and bool((result.outcomes == Outcome.IO_ERROR).all())
         self._read_failures = self._read_failures + 1 if failed else 0
         if failed and self.reads_on and now - self._failure_told_at > _CALM_SECONDS:
             self._failure_told_at = now
@@ -169,7 +169,8 @@ class SsdHealth:
 
     def _written(self, job: Job, result: CopyResult, now: float) -> None:
         rewritten = isinstance(job, CopyJob) and job.src is TierName.SSD  # what it could not read is no failed write
-        if result.fault is not None or (not rewritten and (result.outcomes == Outcome.IO_ERROR).any()):
+        lost = bool(np.count_nonzero(result.outcomes)) and bool((result.outcomes == Outcome.IO_ERROR).any())
+        if result.fault is not None or (lost and not rewritten):
             self.full |= self.writes_on and result.fault is not None and result.fault.full
             self._turn(Service.WRITES_OFF, _said(result.fault), now)
         elif self._writes.slow >= _SLOW_CALLS_MAX:

@@ -70,8 +70,9 @@ class Arc:
         if used:
             queues.move(_AGAIN, named)
             return
+        of_each = queues.queues_of(named)
         for queue in (_ONCE, _AGAIN):
-            queues.move(queue, [entry for entry in named if queues.queue_of(entry) == queue])
+            queues.move(queue, [entry for entry, own in zip(named, of_each, strict=True) if own == queue])
 
     def remove(self, entries: Int32Array) -> None:
         """Forget held entries; each leaves a ghost."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from tierstore.types import Int32Array
+    from tierstore.types import Int32Array, UInt8Array
 
 __all__ = ["NOBODY", "Ghosts", "Holding", "Queues"]
 
@@ -41,10 +41,12 @@ class Holding:
 
     def add(self, entries: Int32Array) -> list[int]:
         """Hold entries that are not held yet, evictable; returns them as a list."""
-        assert ((entries >= 0) & (entries < self.capacity)).all(), f"entries outside 0…{self.capacity - 1}: {entries}"
         added: list[int] = entries.tolist()
+        assert not added or 0 <= min(added) <= max(added) < self.capacity, (
+            f"entries outside 0…{self.capacity - 1}: {entries}"
+        )
         assert len(set(added)) == len(added), f"an entry is inserted twice: {entries}"
-        assert not self._states[entries].any(), f"already held: {entries[self._states[entries] != _ABSENT]}"
+        assert not np.count_nonzero(self._states[entries]), f"already held: {entries[self._states[entries] != _ABSENT]}"
         self._states[entries] = _EVICTABLE
         self.num_held += len(added)
         self.num_evictable += len(added)
@@ -52,28 +54,39 @@ class Holding:
 
     def named(self, entries: Int32Array) -> list[int]:
         """Held entries as a list."""
-        assert self._states[entries].all(), f"not held: {entries[self._states[entries] == _ABSENT]}"
+        self._states_of(entries)
         names: list[int] = entries.tolist()
         return names
 
+    def _states_of(self, entries: Int32Array) -> UInt8Array:
+        states: UInt8Array = self._states[entries]
+        assert np.count_nonzero(states) == len(states), f"not held: {entries[states == _ABSENT]}"
+        return states
+
     def drop(self, entries: Int32Array) -> list[int]:
         """Hold these entries no longer; returns them as a list."""
-        dropped = self.named(entries)
+        states = self._states_of(entries)
+        dropped: list[int] = entries.tolist()
         assert len(set(dropped)) == len(dropped), f"an entry is removed twice: {entries}"
         self.num_held -= len(dropped)
-        self.num_evictable -= int(np.count_nonzero(self._states[entries] == _EVICTABLE))
+        self.num_evictable -= int(np.count_nonzero(states == _EVICTABLE))
         self._states[entries] = _ABSENT
         return dropped
 
     def set_evictable(self, entries: Int32Array, evictable: bool) -> list[int]:
         """Shield held entries, or stop shielding them; returns those that searches have passed and must meet again."""
-        self.named(entries)
-        states = self._states[entries]
-        changed = entries[(states == _EVICTABLE) != evictable]
-        back = list(dict.fromkeys(entries[states == _PASSED].tolist())) if evictable else []
-        self._states[changed] = _EVICTABLE if evictable else _SHIELDED
-        num_changed = len(set(changed.tolist()))
-        self.num_evictable += num_changed if evictable else -num_changed
+        states, back = self._states_of(entries), list[int]()
+        if evictable:
+            changed = entries[states != _EVICTABLE]
+            passed = states == _PASSED
+            if np.count_nonzero(passed):
+                back = list(dict.fromkeys(entries[passed].tolist()))
+            self._states[changed] = _EVICTABLE
+            self.num_evictable += len(set(changed.tolist()))
+        else:
+            changed = entries[states == _EVICTABLE]
+            self._states[changed] = _SHIELDED
+            self.num_evictable -= len(set(changed.tolist()))
         return back
 
     def is_evictable(self, entry: int) -> bool:
@@ -83,6 +96,13 @@ class Holding:
     def pass_over(self, entry: int) -> None:
         """A search need not meet a shielded entry again until it is exposed."""
         self._state_of[entry] = _PASSED
+
+    def meet_all_again(self, entries: list[int]) -> None:
+        """As `meet_again`, of several."""
+        state_of = self._state_of
+        for entry in entries:
+            if state_of[entry] == _PASSED:
+                state_of[entry] = _SHIELDED
 
     def meet_again(self, entry: int) -> None:
         """A search may meet an entry again, for it is about to leave its place."""
@@ -114,6 +134,11 @@ class Queues:
         """The queue that an entry is in; means nothing for one that is in none."""
         return self._queue[entry]
 
+    def queues_of(self, entries: list[int]) -> list[int]:
+        """The queue of each entry; all of them are in one."""
+        queue_of = self._queue
+        return [queue_of[entry] for entry in entries]
+
     def append(self, queue: int, entries: list[int]) -> None:
         """Make entries that are in no queue the newest of one, in order."""
         older, newer, queue_of = self._older, self._newer, self._queue
@@ -140,23 +165,24 @@ class Queues:
 
     def unlink(self, entries: list[int]) -> list[int]:
         """Take entries out of the queues that they are in; returns which those were."""
-        older, newer, begin, queue_of = self._older, self._newer, self._begin, self._queue
-        for entry in entries:
+        older, newer, begin = self._older, self._newer, self._begin
+        queues = self.queues_of(entries)
+        for entry, queue in zip(entries, queues, strict=True):
             before, behind = older[entry], newer[entry]
             newer[before] = behind
             older[behind] = before
-            if begin[queue_of[entry]] == entry:
-                begin[queue_of[entry]] = before
-        queues = [queue_of[entry] for entry in entries]
+            if begin[queue] == entry:
+                begin[queue] = before
         for queue in range(len(self.lengths)):
             self.lengths[queue] -= queues.count(queue)
         return queues
 
     def move(self, queue: int, entries: list[int]) -> None:
         """Make distinct entries of any queue the newest of one, in order."""
+        if not entries:
+            return
         self.unlink(entries)
-        for entry in entries:
-            self._holding.meet_again(entry)
+        self._holding.meet_all_again(entries)
         self.append(queue, entries)
 
     def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
@@ -175,10 +201,10 @@ class Queues:
 
     def after(self, entry: int) -> int:
         """The next newer evictable entry of the same queue, or NOBODY."""
-        entry = self.newer(entry)
-        while entry != NOBODY and not self._holding.is_evictable(entry):
-            entry = self.newer(entry)
-        return entry
+        newer, capacity, is_evictable = self._newer, self._capacity, self._holding.is_evictable
+        while (entry := newer[entry]) < capacity and not is_evictable(entry):
+            pass
+        return self._entry(entry)
 
     def newer(self, entry: int) -> int:
         """The next newer entry of the same queue, evictable or not, or NOBODY."""
@@ -220,7 +246,12 @@ class Ghosts:
     def trim(self, count: int) -> None:
         """Forget the oldest until at most `count` are left."""
         turns, order = self._turns, self._order
-        while order and (len(turns) > max(0, count) or turns.get(order[0][0]) != order[0][1]):
-            tag, turn = order.popleft()
+        surplus = len(turns) - max(0, count)
+        while order:
+            tag, turn = order[0]
             if turns.get(tag) == turn:
+                if surplus <= 0:
+                    return
+                surplus -= 1
                 del turns[tag]
+            order.popleft()

@@ -197,7 +197,10 @@ class World:
 
 
 def _result(job: Job, outcome: Outcome) -> CopyResult:
-    return CopyResult(job.job_id, np.full(len(job) if isinstance(job, CopyJob) else 1, outcome.value, np.uint8))
+    outcomes = np.zeros(len(job) if isinstance(job, CopyJob) else 1, np.uint8)
+    if outcome is not Outcome.OK:
+        outcomes[:] = outcome.value
+    return CopyResult(job.job_id, outcomes)
 
 
 def _link(job: Job) -> str:
