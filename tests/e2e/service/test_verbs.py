@@ -150,6 +150,13 @@ def test_advice_and_reports_pass(handle: ClientHandle) -> None:
     assert (advice.leading, advice.first, advice.in_host) == (6, 0, advice.stop)
 
 
+def test_a_report_that_a_closing_client_has_not_made_is_dropped(serving: Serving) -> None:
+    with client_of(serving) as client:
+        handle = client.namespace(namespace())
+        client.calling.connection.close()
+        handle.report_prefill(prefix_tokens=0, num_tokens=512, seconds=0.5)
+
+
 def test_health_and_metrics_are_the_stores(client: Client, handle: ClientHandle) -> None:
     assert handle.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
     assert {name: tier.service for name, tier in client.health().items()} == {

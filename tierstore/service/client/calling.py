@@ -8,10 +8,11 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from tierstore.errors import ServiceError, SessionError, TierstoreError, UnavailableError
+from tierstore.errors import ClosedError, ServiceError, SessionError, TierstoreError, UnavailableError
 from tierstore.service.client.attached import AttachedPool
 from tierstore.service.client.connection import Connection
 from tierstore.service.client.copies import Copies
@@ -127,8 +128,13 @@ class Calling:
             return None
 
     def tell(self, request: Request, kind: type[Message], namespace: Namespace) -> None:
-        """Make a call whose answer nobody needs. Does not wait for it."""
-        self.worker.submit(lambda: self.ask(request, kind, namespace))
+        """Make a call whose answer nobody needs, unless the client is closed before its turn. Does not wait for it."""
+
+        def call() -> None:
+            with suppress(ClosedError):
+                self.ask(request, kind, namespace)
+
+        self.worker.submit(call)
 
     def close(self) -> None:
         """End everything. Blocks until no copy touches any cache; may be called twice."""
