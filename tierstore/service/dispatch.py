@@ -26,7 +26,7 @@ from tierstore.service.wire import CHUNK_NBYTES, HASHES_MAX, METHODS, PROTOCOL, 
 from tierstore.types import HASH_NBYTES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
     from typing import TypeAlias
 
     from tierstore.service.security import Authority, Principal
@@ -226,7 +226,7 @@ async def _read(requests: AsyncIterator[pb.PutRequest | Data]) -> list[Data]:
     return parts
 
 
-async def _write(context: Context, messages: Sequence[bytes | pb.GetResponse]) -> None:
+async def _write(context: Context, messages: Iterable[bytes | pb.GetResponse]) -> None:
     for message in messages:
         await context.write(message)
 

@@ -1,6 +1,6 @@
 """Blocks in messages: Get and Put for clients that do not map the pool. Called by the dispatcher.
 
-Bytes go straight from slots of the pool into messages and from messages into slots, on the service's workers. A
+Bytes go straight from slots of the pool into messages, and from messages into slots, these on the service's workers. A
 stream works through its blocks in windows: a few MiB are lent to it at a time, so that however slow a client reads or
 writes, it holds no more of the pool than that, and a message waits until the one before it has been taken.
 """
@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections import deque
 from contextlib import ExitStack
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -26,7 +25,7 @@ from tierstore.transfer.future import TransferResult
 from tierstore.types import HASH_NBYTES, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 
     from tierstore.handle import NamespaceHandle
     from tierstore.service.quotas import Quotas
@@ -49,7 +48,8 @@ _POOL_SHARE = 32
 """No window is larger than such a part of the pool, unless a block is."""
 
 BATCH_NBYTES = 4 << 20
-"""Copied in one go on a worker: going there and back costs a tenth of a millisecond, this copy about one."""
+"""Copied out of messages in one go on a worker: going there and back costs a tenth of a millisecond, this copy one.
+For as long as a lease lasts whoever takes so many bytes is waited for."""
 
 
 class Streams:
@@ -66,7 +66,7 @@ class Streams:
         self._workers = workers
         self._quotas = quotas
 
-    async def get(self, session: Session, request: pb.GetRequest) -> AsyncGenerator[Sequence[bytes | pb.GetResponse]]:
+    async def get(self, session: Session, request: pb.GetRequest) -> AsyncGenerator[Iterable[bytes | pb.GetResponse]]:
         """Messages of data, a few at a time, then the result."""
         handle = session.namespaces.find(request.scope.namespace_handle)
         hashes = convert.to_hashes(request.hashes)
@@ -87,7 +87,7 @@ class Streams:
                     break
                 lease, num_wanted = leases[0]
                 grant = await asyncio.wrap_future(lease.granted)
-                async for messages in self._messages(grant, block_nbytes):
+                for messages in self._messages(grant, block_nbytes):
                     yield messages
                 leases.popleft()[0].release()
                 leading += len(grant)
@@ -97,20 +97,14 @@ class Streams:
         result = TransferResult(leading, codes, leading * block_nbytes, clock.seconds)
         yield [pb.GetResponse(result=convert.from_result(result))]
 
-    async def _messages(self, grant: Grant, block_nbytes: int) -> AsyncIterator[list[bytes]]:
-        """The blocks of a lease as messages; the next ones are made while some are sent."""
+    def _messages(self, grant: Grant, block_nbytes: int) -> Iterator[Iterator[bytes]]:
+        """The blocks of a lease as messages, a few at a time; each is made when the one before it has been taken.
+
+        On the loop: what was just read from the pool is still in the processor's cache when gRPC copies it on.
+        """
         pool = memoryview(self._store.pool.view.data)
-        batches = _batches(grant.offsets.tolist(), block_nbytes)
-
-        def make(batch: Sequence[Pieces]) -> list[bytes]:
-            return [encode_data([pool[start:end] for start, end in pieces], put=False) for pieces in batch]
-
-        ahead: asyncio.Future[list[bytes]] | None = None
-        for batch in [*batches, None]:
-            following = None if batch is None else self._workers.start(partial(make, batch))
-            if ahead is not None:
-                yield await ahead
-            ahead = following
+        for batch in _batches(grant.offsets.tolist(), block_nbytes):
+            yield (encode_data([pool[start:end] for start, end in pieces], put=False) for pieces in batch)
 
     async def put(self, session: Session, begin: pb.PutBegin, batches: AsyncIterator[list[Data]]) -> pb.PutResponse:
         """Takes the bytes that it needs, a few messages at a time, and answers."""
@@ -248,7 +242,7 @@ class _Bytes:
 
 
 def _batches(offsets: list[int], block_nbytes: int) -> Iterator[list[Pieces]]:
-    """Where the bytes of messages lie in the pool, by (start, end); so many messages at once as are made in one go."""
+    """Where the bytes of messages lie in the pool, by (start, end); so many messages at once as `BATCH_NBYTES` says."""
     batch: list[Pieces] = []
     pieces: Pieces = []
     room = CHUNK_NBYTES

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import grpc
+import grpc.experimental
 
 import tierstore
 from tierstore.errors import ClosedError, TierstoreError, UnavailableError
@@ -33,6 +34,7 @@ __all__ = ["Connection"]
 _logger = logging.getLogger(__name__)
 
 _OPTIONS = (
+    (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),  # who takes a get's messages receives them too
     ("grpc.max_receive_message_length", MESSAGE_NBYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_NBYTES_MAX),
     ("grpc.use_local_subchannel_pool", 1),
