@@ -16,24 +16,22 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
 import click
-import numpy as np
 
+from bench.growth import Series, series_of, table
 from bench.soak_load import HOST_NBYTES, Counts, Load
 from tierstore.benchmark.machine import describe_machine
 
-__all__ = ["BOUNDS", "Series", "main"]
+__all__ = ["BOUNDS", "main"]
 
 _LIBC = ctypes.CDLL(None)
 _LIFE_SECONDS = 20.0
-_WARM_UP = 0.25
-_ROUNDING = 1e-6
 
 BOUNDS = {
     "heap_mib": 12.0,
@@ -51,42 +49,6 @@ BOUNDS = {
 The index holds what the tiers hold, some 1800 blocks: a clear empties it, and it fills again. The mind forgets
 deadlines of requests that have ended by the hundred.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """What was measured, one value a look.
-
-    Attributes:
-        name: A key of `BOUNDS`.
-        seconds: When, since the start.
-        values: As many.
-    """
-
-    name: str
-    seconds: Sequence[float]
-    values: Sequence[float]
-
-    @property
-    def growth(self) -> float:
-        """How far the line through the values behind the warm-up rises."""
-        first = min(int(len(self.values) * _WARM_UP), len(self.values) - 2)
-        seconds, values = np.array(self.seconds[first:]), np.array(self.values[first:])
-        return float(np.polyfit(seconds, values, 1)[0] * (seconds[-1] - seconds[0]))
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether it grows by no more than its bound."""
-        return self.growth <= BOUNDS[self.name] + _ROUNDING
-
-    @property
-    def row(self) -> dict[str, object]:
-        """For the table and the JSON."""
-        values = self.values
-        numbers = {"start": values[0], "end": values[-1], "max": max(values), "growth": self.growth}
-        return {"name": self.name, **{name: round(number, 2) for name, number in numbers.items()}} | {
-            "bound": BOUNDS[self.name], "flat": self.is_flat
-        }  # fmt: skip
 
 
 def _look(load: Load) -> dict[str, float]:
@@ -143,16 +105,7 @@ def soak(folder: Path, seconds: float, seed: int, say: Callable[[str], None]) ->
     load.drain()
     load.store.check()
     load.store.close()
-    return [Series(name, times, [look[name] for look in looks]) for name in BOUNDS], load.counts
-
-
-def table(series: Sequence[Series], counts: Counts) -> str:
-    """The result for people."""
-    lines = [f"{'':16}{'start':>10}{'end':>10}{'max':>10}{'growth':>10}{'bound':>8}  flat"]
-    for row in (each.row for each in series):
-        numbers = "".join(f"{row[name]:>10}" for name in ("start", "end", "max", "growth"))
-        lines.append(f"{row['name']:16}{numbers}{row['bound']:>8}  {'yes' if row['flat'] else 'NO'}")
-    return "\n".join([*lines, ", ".join(f"{value} {name}" for name, value in asdict(counts).items())])
+    return series_of(times, looks, BOUNDS), load.counts
 
 
 @click.command()
@@ -173,7 +126,7 @@ def main(*, minutes: float, folder: Path | None, seed: int, json_path: str | Non
     if json_path == "-":
         click.echo(json.dumps(result))
     else:
-        click.echo(table(series, counts))
+        click.echo(table(series, asdict(counts)))
     if json_path not in (None, "-"):
         Path(str(json_path)).write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     sys.exit(0 if flat else 1)

@@ -16,7 +16,7 @@ from tierstore.keys import Namespace, chain_hashes
 from tierstore.layout import KVLayout
 from tierstore.store import NamespaceHandle, Store, Transfer
 
-__all__ = ["HOST_NBYTES", "Counts", "Load"]
+__all__ = ["HOST_NBYTES", "SPACES", "Counts", "Load"]
 
 _BLOCK_NBYTES = 16 << 10
 HOST_NBYTES = 16 << 20
@@ -25,7 +25,7 @@ HOST_NBYTES = 16 << 20
 _SSD_NBYTES = 48 << 20
 _CHAIN_BLOCKS = 24
 _DEMAND_CHAINS = 3 * _SSD_NBYTES // (2 * _BLOCK_NBYTES * _CHAIN_BLOCKS)
-_SPACES = [Namespace(f"soak {number}", KVLayout.opaque(block_nbytes=_BLOCK_NBYTES)) for number in range(2)]
+SPACES = [Namespace(f"soak {number}", KVLayout.opaque(block_nbytes=_BLOCK_NBYTES)) for number in range(2)]
 _UNDER_WAY_MAX = 64
 
 
@@ -61,7 +61,7 @@ class Load:
             host_size=HOST_NBYTES, ssd_dir=self.folder, ssd_size=_SSD_NBYTES, ssd_file_size="2 MiB",
             ssd_free_floor="64 MiB", prefetch_cold_seconds=0,
         )  # fmt: skip
-        self.handles = [self.store.namespace(space) for space in _SPACES]
+        self.handles = [self.store.namespace(space) for space in SPACES]
 
     def fill(self) -> None:
         """Put the demand once, so that the store is as full as it gets before anything is measured."""
@@ -154,7 +154,7 @@ class Load:
     def take_a_handle(self) -> None:
         """Ask for the handle of a namespace many times."""
         for _ in range(50):
-            self.store.namespace(self.random.choice(_SPACES))
+            self.store.namespace(self.random.choice(SPACES))
         self.counts.handles += 50
 
     def handle(self) -> NamespaceHandle:

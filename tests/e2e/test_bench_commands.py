@@ -31,6 +31,8 @@ SMALL = {
 """The least work that each command does, and how many rows of figures it then tells."""
 
 ELSEWHERE = {
+    "bench.churn": "tests/e2e/test_growth.py runs it",
+    "bench.churn_client": "bench.churn starts it",
     "bench.gpu": "needs a GPU; tests/cuda runs it on a simulated one, tests/gpu its parts on a real one",
     "bench.peers.lmcache.server_worker": "needs LMCache, which has an environment of its own",
     "bench.peers.lmcache.worker": "needs LMCache, which has an environment of its own",

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.soak import BOUNDS, Series
+from bench.growth import Series
+from bench.soak import BOUNDS
 from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, num_pins, rows, small_store
 from tests.processes import ROOT, open_files
 from tierstore.store import Store
@@ -119,9 +120,9 @@ def test_handles_and_stores_opened_again_and_again_leave_nothing(tmp_path: Path)
 def test_a_value_that_grows_is_found() -> None:
     seconds = list(range(100))
     for name, bound in BOUNDS.items():
-        assert Series(name, seconds, [5.0] * 100).is_flat
-        assert not Series(name, seconds, [5.0 + (bound + 1) * second / 50 for second in seconds]).is_flat
-        assert Series(name, seconds, [float(min(second, 20)) for second in seconds]).is_flat, "the warm-up"
+        assert Series(name, bound, seconds, [5.0] * 100).is_flat
+        assert not Series(name, bound, seconds, [5.0 + (bound + 1) * second / 50 for second in seconds]).is_flat
+        assert Series(name, bound, seconds, [float(min(second, 20)) for second in seconds]).is_flat, "the warm-up"
 
 
 @pytest.mark.slow  # half a minute
@@ -132,3 +133,13 @@ def test_a_short_soak_is_flat() -> None:
     assert (ended.returncode, result["flat"], result["counts"]["wrong_blocks"]) == (0, True, 0), result["rows"]
     assert {row["name"] for row in result["rows"]} == set(BOUNDS)
     assert result["counts"]["gets"] > 20
+
+
+@pytest.mark.slow  # half a minute
+def test_a_service_is_flat_under_clients_that_are_killed() -> None:
+    command = [sys.executable, "-m", "bench.churn", "--seconds", "12", "--json", "-"]
+    ended = subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, check=False)
+    result = json.loads(ended.stdout)
+    assert (result["counts"]["killed"] >= 16, result["counts"]["wrong"]) == (True, 0)
+    held = {row["name"]: row["max"] for row in result["rows"]}
+    assert (held["sessions"], held["lent_bytes"], held["pinned_blocks"]) == (1, 0, 0), "the one that looks"
