@@ -81,6 +81,7 @@ def test_speeds_come_from_a_benchmark_a_flag_or_an_estimate(trace: Path, tmp_pat
     [
         (("--policy", "lruu"), "did you mean lru"),
         (("--write-budget", "much"), "--write-budget"),
+        (("--prefetch", "--prefetch-timeout", "1"), "two numbers of seconds"),
         (("--tiers", "ram=5%"), "no tier"),
         (("--lookahead", "many"), "--lookahead"),
         (("--links", "missing.json"), "--links"),

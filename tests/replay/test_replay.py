@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from tierstore.errors import ConfigError
+from tierstore.policy.prefetching import PrefetchPolicy
 from tierstore.replay.engine import ARRIVED, Queueing
+from tierstore.replay.figures import Figures
 from tierstore.replay.links import LinkModel
 from tierstore.replay.reading import read_trace
 from tierstore.replay.report import as_json
@@ -90,10 +92,11 @@ def test_no_more_is_written_than_the_budget_of_a_day_allows() -> None:
 def test_time_to_first_token_is_waiting_loading_and_computing() -> None:
     trace = trace_of((0, chain(1, 10)), (0, chain(1, 10)), (100, chain(1, 10)))
     queueing = Queueing(tokens_per_second=100.0)
-    figures = replay(replace(plan_of(trace, queueing=queueing), links={"host.get": LinkModel(BLOCK_NBYTES / 1e9, 0.5)}))
+    links = {"host.get": LinkModel(20 * BLOCK_NBYTES / 1e9, 0.1)}
+    figures = replay(replace(plan_of(trace, queueing=queueing), links=links))
     assert figures.ttft_seconds is not None
-    # computed in 1 s; waits for that, then 10 blocks at one a second and 0.5 s; then without waiting
-    assert figures.ttft_seconds["mean"] == pytest.approx((1.0 + 11.5 + 10.5) / 3)
+    # computed in 1 s; waits for that, then 10 blocks at twenty a second and 0.1 s; then without waiting
+    assert figures.ttft_seconds["mean"] == pytest.approx((1.0 + 1.6 + 0.6) / 3)
     assert figures.ttft_without_store_seconds is not None
     assert figures.ttft_without_store_seconds["mean"] == pytest.approx((1.0 + 2.0 + 1.0) / 3)
 
@@ -117,12 +120,55 @@ def test_an_engine_sees_only_what_has_arrived_while_it_was_busy() -> None:
 def test_a_prefetch_for_what_waits_is_useful() -> None:
     wanted, other = chain(1, 30), chain(2, 40)
     trace = trace_of((0, wanted), (10, other), (100, chain(3, 8)), (101, wanted))
-    queueing = Queueing(tokens_per_second=10.0, prefetch=True)
+    queueing = Queueing(tokens_per_second=10.0, prefetch=PrefetchPolicy("best-effort"))
     plan = replace(plan_of(trace, ssd_blocks=640, queueing=queueing), links={"ssd.read": LinkModel(1.0)})
     figures = replay(plan)
     assert figures.token_hit_rate == pytest.approx(30 / 108)
     assert figures.prefetched_blocks["useful"] > 0
     assert figures.by_tier["host"] == pytest.approx(30 / 108)
+
+
+def served_from_ssd(gbytes_per_second: float, prefetch: PrefetchPolicy | None = None) -> Figures:
+    """Twenty rounds of four prompts, of which the host tier holds one; to compute a block takes 0.1 s."""
+    trace = trace_of(*((100.0 * turn, chain(turn % 4, 40)) for turn in range(80)))
+    plan = plan_of(trace, ssd_blocks=640, queueing=Queueing(tokens_per_second=100.0, prefetch=prefetch))
+    return replay(replace(plan, links={"ssd.read": LinkModel(gbytes_per_second), "host.get": LinkModel(10.0)}))
+
+
+@pytest.mark.parametrize("gbytes_per_second", [3.0, 0.03, 0.003, 1e-5])
+def test_no_request_ends_later_than_without_a_store_but_the_one_that_learns_it(gbytes_per_second: float) -> None:
+    figures = served_from_ssd(gbytes_per_second)
+    assert figures.slower_requests is not None
+    assert figures.slower_requests <= 1
+    assert figures.ttft_seconds is not None
+    assert figures.ttft_without_store_seconds is not None
+    for name in ("p50", "p90"):
+        assert figures.ttft_seconds[name] <= figures.ttft_without_store_seconds[name] + 1e-9
+    assert figures.ttft_seconds["p99"] <= 2 * figures.ttft_without_store_seconds["p99"]
+
+
+def test_a_disk_slower_than_computing_is_left_alone() -> None:
+    fast, slow = served_from_ssd(3.0), served_from_ssd(0.003)
+    assert fast.recomputed_token_rate == 0
+    assert slow.recomputed_token_rate is not None
+    assert slow.recomputed_token_rate > 0.4
+    assert slow.moved_nbytes["ssd.read"] < fast.moved_nbytes["ssd.read"] / 4
+
+
+def test_a_request_waits_for_its_prefetch_as_long_as_the_policy_says() -> None:
+    policies = PrefetchPolicy("best-effort"), PrefetchPolicy("timeout", 0.5, 0.0), PrefetchPolicy("wait-complete")
+    nothing, some, all_there_is_room_for = (served_from_ssd(0.02, policy) for policy in policies)
+    assert nothing.by_tier["host"] == 0, "nothing computes meanwhile, and it does not wait"
+    assert 0 < some.by_tier["host"] < all_there_is_room_for.by_tier["host"]
+    assert some.prefetched_blocks["cancelled"] > 0
+    assert all_there_is_room_for.prefetched_blocks["cancelled"] == 0
+    assert nothing.token_hit_rate == some.token_hit_rate == all_there_is_room_for.token_hit_rate
+
+
+def test_a_drive_lasts_as_long_as_its_rated_writes() -> None:
+    figures = served_from_ssd(3.0)
+    assert figures.drive_writes_per_day is not None
+    assert figures.drive_lifetime_years == pytest.approx(5 / figures.drive_writes_per_day)
 
 
 @pytest.mark.parametrize(

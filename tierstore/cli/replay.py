@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import click
 
 from tierstore.errors import ConfigError
+from tierstore.policy.prefetching import PREFETCH_POLICIES, PrefetchPolicy
 from tierstore.settings import DriveWrites, daily, parse_size
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class _Options(TypedDict):
     admission: str
     write_budget: str | None
     lookahead: str
-    prefetch: bool
+    prefetch: str | None
+    prefetch_timeout: str
     model: str
     block_size: str | None
     block_tokens: int | None
@@ -65,7 +67,20 @@ class _Options(TypedDict):
     metavar="N",
     help='Requests after the one being served that the store is told of; "arrived" for those that wait.',
 )
-@click.option("--prefetch", is_flag=True, help="Prefetch the blocks of each request as it arrives.")
+@click.option(
+    "--prefetch",
+    is_flag=False,
+    flag_value="best-effort",
+    type=click.Choice(PREFETCH_POLICIES),
+    help="Prefetch the blocks of each request as it arrives; how long it waits for them.  [alone: best-effort]",
+)
+@click.option(
+    "--prefetch-timeout",
+    default="1,0.25",
+    show_default=True,
+    metavar="S,S",
+    help="Seconds that a prefetch may take with policy timeout, and more for each 1,000 tokens.",
+)
 @click.option("--model", default="llama-3.1-8b", show_default=True, help="Preset that gives a block its size.")
 @click.option("--block-size", metavar="SIZE", help='Size of a block instead of a model, such as "2 MiB".')
 @click.option("--block-tokens", type=click.IntRange(1), help="Tokens a block.  [default: what fits the trace]")
@@ -186,8 +201,19 @@ def _queueing(options: _Options) -> Queueing:
     return Queueing(
         tokens_per_second=float("inf") if speed is None else speed,
         lookahead=ARRIVED if lookahead == "arrived" else int(lookahead),
-        prefetch=options["prefetch"],
+        prefetch=_prefetch_policy(options),
     )
+
+
+def _prefetch_policy(options: _Options) -> PrefetchPolicy | None:
+    text, name = options["prefetch_timeout"], options["prefetch"]
+    try:
+        base, per_1k_tokens = (float(part) for part in text.split(","))
+    except ValueError:
+        base = per_1k_tokens = -1.0
+    if not 0 <= base < 1e6 or not 0 <= per_1k_tokens < 1e6:
+        raise ConfigError(f'--prefetch-timeout is "{text}"; give two numbers of seconds, such as 1,0.25')
+    return None if name is None else PrefetchPolicy(name, base, per_1k_tokens)
 
 
 def _replay(plan: ReplayPlan, json_path: str | None) -> None:

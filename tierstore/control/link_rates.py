@@ -85,14 +85,17 @@ class LinkRate:
 class LinkRates:
     """The links that a get needs.
 
+    Args:
+        scale: What a byte counts in what is assumed at first: less than 1 where a replay shrinks its blocks.
+
     Attributes:
         read: From SSD into the host pool.
         load: From there into the caller's pages.
     """
 
-    def __init__(self) -> None:
-        self.read = LinkRate(_READ_NBYTES_PER_SECOND * _PRIOR_SECONDS)
-        self.load = LinkRate(_LOAD_NBYTES_PER_SECOND * _PRIOR_SECONDS)
+    def __init__(self, scale: float = 1.0) -> None:
+        self.read = LinkRate(_READ_NBYTES_PER_SECOND * _PRIOR_SECONDS * scale)
+        self.load = LinkRate(_LOAD_NBYTES_PER_SECOND * _PRIOR_SECONDS * scale)
 
     def _of(self, job: Job) -> LinkRate | None:
         if not isinstance(job, CopyJob):

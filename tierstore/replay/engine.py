@@ -1,8 +1,9 @@
 """An engine as a model: requests queue, one at a time is prefilled, and what it computes is put.
 
-The request whose turn has come gets what the store holds of its prefix; the rest of its prompt is computed, at
-so many tokens a second; then its first token is there, and its whole chain is put. Where no speed is given
-nothing takes time and requests are served as they come. Called by `run`.
+The request whose turn has come gets what the store holds of its prefix, as far as the store's advice finds that worth
+it, and by the time that computing it would take; the rest of its prompt is computed, at so many tokens a second; then
+its first token is there, and its whole chain is put. Where no speed is given nothing takes time, all that is held is
+loaded and requests are served as they come. Called by `run`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.loading import LoadRequest
 from tierstore.control.lookahead import hint_slices
 from tierstore.control.planner import SLICE_BLOCKS
 from tierstore.metrics import Metric
@@ -23,9 +25,10 @@ from tierstore.types import TierName
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tierstore.policy.prefetching import PrefetchPolicy
     from tierstore.replay.trace import Trace
     from tierstore.replay.world import World
-    from tierstore.types import Finished, UInt8Array
+    from tierstore.types import Finished, RequestId, UInt8Array
 
 __all__ = ["ARRIVED", "Engine", "Queueing"]
 
@@ -42,12 +45,17 @@ class Queueing:
     Attributes:
         tokens_per_second: Prefill; infinite where computing takes no time.
         lookahead: Requests after the one being served that the store is told of; `ARRIVED` for those that wait.
-        prefetch: Each request's blocks are prefetched as it arrives.
+        prefetch: How long a request waits for the prefetch of its blocks, which begins as it arrives; None for none.
     """
 
     tokens_per_second: float = np.inf
     lookahead: int = 0
-    prefetch: bool = False
+    prefetch: PrefetchPolicy | None = None
+
+    @property
+    def advised(self) -> bool:
+        """Whether the engine asks what is worth loading."""
+        return bool(np.isfinite(self.tokens_per_second))
 
 
 class Engine:
@@ -57,6 +65,8 @@ class Engine:
         leading: int64[n]; blocks of each request that came from the store.
         on_host: int64[n]; of the blocks that it asked for and that were held, those in host memory.
         on_ssd: int64[n]; and those on SSD.
+        passed_over: int64[n]; blocks that were held and that computing was cheaper than.
+        service_seconds: float64[n]; from its turn to the end of the prefill.
         ttft_seconds: float64[n]; from arrival to the end of the prefill.
     """
 
@@ -65,11 +75,16 @@ class Engine:
         self._world = world
         self._queueing = queueing
         self._waiting: deque[int] = deque()
+        self._prefetching: dict[int, RequestId] = {}
         self._busy = False
+        self._began = 0.0
+        self._deadline = np.inf
         self._told = 0
         self.leading = np.zeros(len(trace), np.int64)
         self.on_host = np.zeros(len(trace), np.int64)
         self.on_ssd = np.zeros(len(trace), np.int64)
+        self.passed_over = np.zeros(len(trace), np.int64)
+        self.service_seconds = np.zeros(len(trace), np.float64)
         self.ttft_seconds = np.zeros(len(trace), np.float64)
 
     def serve(self, on_progress: Callable[[int], None]) -> None:
@@ -78,8 +93,8 @@ class Engine:
         arrived = 0
         while True:
             world.settle()
-            if not self._busy and self._waiting:
-                index = self._waiting.popleft()
+            index = None if self._busy else self._next()
+            if index is not None:
                 on_progress(int(self._trace.starts[index]))
                 self._begin(index)
             elif arrived < len(arrivals) and arrivals[arrived] <= world.next_event:
@@ -93,6 +108,15 @@ class Engine:
         on_progress(len(self._trace.blocks))
         assert not self._busy, "a request waits for a job that nobody planned"
 
+    def _next(self) -> int | None:
+        """Take the first request out of the queue that may start."""
+        policy = self._queueing.prefetch
+        for place, index in enumerate(self._waiting):
+            if policy is None or not policy.waits or index not in self._prefetching:
+                del self._waiting[place]
+                return index
+        return None
+
     def _hashes(self, index: int) -> UInt8Array:
         return self._trace.hashes[self._trace.request(index)]
 
@@ -100,11 +124,26 @@ class Engine:
         self._waiting.append(index)
         if self._busy and self._queueing.lookahead == ARRIVED:
             self._hint([index], [])
-        if self._busy and self._queueing.prefetch:
-            self._world.prefetch(self._hashes(index))
+        policy = self._queueing.prefetch
+        if policy is not None and (self._busy or policy.waits):
+            self._prefetch(index, policy)
+
+    def _prefetch(self, index: int, policy: PrefetchPolicy) -> None:
+        within = policy.within(int(self._trace.num_tokens[index]))
+        deadline = np.inf if within is None else self._world.now + within
+        request_id = self._world.prefetch(self._hashes(index), deadline, partial(self._prefetched, index))
+        if request_id is not None:
+            self._prefetching[index] = request_id
+
+    def _prefetched(self, index: int, finished: Finished) -> None:
+        self._prefetching.pop(index, None)
 
     def _begin(self, index: int) -> None:
         self._busy = True
+        self._began, self._deadline = self._world.now, np.inf
+        prefetch = self._prefetching.pop(index, None)
+        if prefetch is not None:
+            self._world.cancel(prefetch)
         self._get(index)
         if self._queueing.lookahead == ARRIVED:
             self._hint([], [index])
@@ -120,18 +159,34 @@ class Engine:
             removed = []
 
     def _get(self, index: int) -> None:
-        """Get what is held of the rest of a request; more than the pool has room for comes in several turns."""
-        metrics, lead = self._world.metrics, int(self.leading[index])
+        """Get what is worth loading of the rest of a request; what the pool has no room for comes in several turns."""
+        metrics, lead, hashes = self._world.metrics, int(self.leading[index]), self._hashes(index)
+        stop = self._stop(index, hashes, lead) if self._queueing.advised else len(hashes)
+        if stop <= lead:
+            self._compute(index)
+            return
         before = [int(metrics.value(Metric.HIT_BLOCKS, tier)) for tier in (TierName.HOST, TierName.SSD)]
-        self._world.get(self._hashes(index)[lead:], partial(self._loaded, index))
+        self._world.get(hashes[lead:stop], self._deadline, partial(self._loaded, index))
         self.on_host[index] += int(metrics.value(Metric.HIT_BLOCKS, TierName.HOST)) - before[0]
         self.on_ssd[index] += int(metrics.value(Metric.HIT_BLOCKS, TierName.SSD)) - before[1]
+
+    def _stop(self, index: int, hashes: UInt8Array, lead: int) -> int:
+        """Where loading ceases to pay. The first answer also says by when a request has lost nothing."""
+        now, lead_tokens = self._world.now, lead * self._trace.block_tokens
+        advice = self._world.advise(LoadRequest(hashes, lead_tokens, within=max(0.0, self._deadline - now)))
+        assert advice.recompute_seconds is not None, "the engine's speed is given"
+        self._deadline = min(self._deadline, now + advice.recompute_seconds)
+        self.passed_over[index] = advice.leading - advice.stop
+        return advice.stop
 
     def _loaded(self, index: int, finished: Finished) -> None:
         self.leading[index] += finished.leading
         if finished.leading and self._world.has_ssd and self._holds_more(index):
             self._world.at(self._world.now, partial(self._get, index))
-            return
+        else:
+            self._compute(index)
+
+    def _compute(self, index: int) -> None:
         trace = self._trace
         held = min(int(self.leading[index]) * trace.block_tokens, int(trace.num_tokens[index]))
         seconds = (int(trace.num_tokens[index]) - held) / self._queueing.tokens_per_second
@@ -143,6 +198,7 @@ class Engine:
         return len(rest) > 0 and self._world.planner.catalogue.leading(LIFE, rest) > 0
 
     def _computed(self, index: int) -> None:
+        self.service_seconds[index] = self._world.now - self._began
         self.ttft_seconds[index] = self._world.now - self._trace.seconds[index]
         if self.leading[index] < len(self._trace.request(index)):
             self._put(index, 0)

@@ -31,6 +31,8 @@ _LINKS = {
     "ssd.rewrite": "ssd-rewrite",
 }
 _DAY_SECONDS = 86_400.0
+_RATED_DRIVE_WRITES_YEARS = 5.0
+_SLOWER = 1 + 1e-6
 _PERCENTILES = (50, 90, 99)
 
 
@@ -50,10 +52,16 @@ class Figures:
         drive_writes_per_day: SSD sizes written in a day at the pace of the trace; None without an SSD tier.
         ssd_written_blocks: Blocks written that were read from SSD before they left, and that were not.
         not_stored_blocks: Blocks that a tier did not take, by reason, where there were any.
+        drive_lifetime_years: How long a drive of that size lasts at that pace which is rated for one drive write a day
+            over five years, as read-intensive data-centre drives are; None where nothing is written.
         prefetched_blocks: Blocks read ahead, by fate.
         evicted_blocks: By tier.
         ttft_seconds: From arrival to the end of the prefill: mean and percentiles; None where nothing takes time.
         ttft_without_store_seconds: The same engine computing every token.
+        recomputed_token_rate: Tokens that the store held and the engine computed, because that was predicted to be
+            faster or took its deadline; None where the engine's speed is not given.
+        slower_requests: Requests whose loading and computing took longer than computing all of their blocks, where a
+            last one counts as full, for a store is given no other; None likewise.
     """
 
     token_hit_rate: float
@@ -65,12 +73,15 @@ class Figures:
     moved_nbytes: dict[str, int]
     write_amplification: float | None
     drive_writes_per_day: float | None
+    drive_lifetime_years: float | None
     ssd_written_blocks: dict[str, int]
     not_stored_blocks: dict[str, int]
     prefetched_blocks: dict[str, int]
     evicted_blocks: dict[str, int]
     ttft_seconds: dict[str, float] | None
     ttft_without_store_seconds: dict[str, float] | None
+    recomputed_token_rate: float | None
+    slower_requests: int | None
 
     @property
     def belady_distance(self) -> float:
@@ -114,7 +125,8 @@ def figures_of(
     first, again = moved["ssd.write"], moved["ssd.rewrite"]
     ssd_nbytes = blocks[TierName.SSD] * block_nbytes
     days = max(float(trace.seconds[-1]), 1.0) / _DAY_SECONDS
-    timed = np.isfinite(queueing.tokens_per_second) or bool(world.queues)
+    drive_writes = (first + again) / days / ssd_nbytes if ssd_nbytes else None
+    timed = queueing.advised or bool(world.queues)
     hit_tokens = trace.tokens_of(engine.leading)
     return Figures(
         token_hit_rate=float(hit_tokens.sum() / trace.num_tokens.sum()),
@@ -125,7 +137,8 @@ def figures_of(
         tier_nbytes={tier.value: count * block_nbytes for tier, count in blocks.items() if count},
         moved_nbytes=moved,
         write_amplification=(first + again) / first if first else None,
-        drive_writes_per_day=(first + again) / days / ssd_nbytes if ssd_nbytes else None,
+        drive_writes_per_day=drive_writes,
+        drive_lifetime_years=_RATED_DRIVE_WRITES_YEARS / drive_writes if drive_writes else None,
         ssd_written_blocks={fate: int(metrics.value(Metric.SSD_WRITTEN_BLOCKS, fate)) for fate in ("useful", "wasted")},
         not_stored_blocks={
             str(reason): count
@@ -140,6 +153,8 @@ def figures_of(
         },
         ttft_seconds=_summary(engine.ttft_seconds) if timed else None,
         ttft_without_store_seconds=_summary(_without_store(trace, queueing)) if timed else None,
+        recomputed_token_rate=_recomputed(engine, trace, hit_tokens) if queueing.advised else None,
+        slower_requests=_slower(engine, trace, queueing) if queueing.advised else None,
     )
 
 
@@ -149,6 +164,16 @@ def _by_tier(engine: Engine, trace: Trace, hit_tokens: NDArray[np.int64]) -> dic
     total = trace.num_tokens.sum()
     on_ssd = float((hit_tokens * (engine.on_ssd / held)).sum() / total)
     return {TierName.HOST.value: float(hit_tokens.sum() / total) - on_ssd, TierName.SSD.value: on_ssd}
+
+
+def _recomputed(engine: Engine, trace: Trace, hit_tokens: NDArray[np.int64]) -> float:
+    held_tokens = trace.tokens_of(engine.leading + engine.passed_over)
+    return float((held_tokens - hit_tokens).sum() / trace.num_tokens.sum())
+
+
+def _slower(engine: Engine, trace: Trace, queueing: Queueing) -> int:
+    alone = np.diff(trace.starts) * trace.block_tokens / queueing.tokens_per_second
+    return int(np.count_nonzero(engine.service_seconds > alone * _SLOWER))
 
 
 def _without_store(trace: Trace, queueing: Queueing) -> NDArray[np.float64]:

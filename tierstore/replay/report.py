@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["as_json", "as_sweep_json", "as_sweep_table", "as_table", "enough", "save_plot"]
 
-_VERSION = 1
+_VERSION = 2
 _DIGITS = 6
 _ENOUGH = 0.9
 
@@ -63,7 +63,7 @@ def _plan(plan: ReplayPlan) -> dict[str, object]:
             "admission": plan.admission,
             "write_nbytes_per_day": plan.write_budget_nbytes,
             "lookahead": "arrived" if queueing.lookahead < 0 else queueing.lookahead,
-            "prefetch": queueing.prefetch,
+            "prefetch": None if queueing.prefetch is None else asdict(queueing.prefetch),
             "block_nbytes": plan.block_nbytes,
             "links": {name: _rounded(asdict(model)) for name, model in sorted(plan.links.items())},
             "prefill_tokens_per_second": None if speed == float("inf") else round(speed, _DIGITS),
@@ -104,6 +104,7 @@ def _lines(figures: Figures) -> list[tuple[str, str]]:
     if figures.write_amplification is not None and figures.drive_writes_per_day is not None:
         lines.append(("write amplification", f"{figures.write_amplification:.2f}"))
         lines.append(("drive writes a day", f"{figures.drive_writes_per_day:.1f}"))
+        lines.append(("years of a drive rated for 1 a day over 5", f"{figures.drive_lifetime_years:.1f}"))
         lines.append(("SSD blocks read back / not", _pair(figures.ssd_written_blocks)))
     lines += [(f"blocks not stored: {reason}", f"{count:,}") for reason, count in figures.not_stored_blocks.items()]
     if any(figures.prefetched_blocks.values()):
@@ -112,6 +113,9 @@ def _lines(figures: Figures) -> list[tuple[str, str]]:
         for name, seconds in figures.ttft_seconds.items():
             without = figures.ttft_without_store_seconds[name]
             lines.append((f"TTFT {name} / without a store", f"{seconds:.3f} s / {without:.3f} s"))
+    if figures.recomputed_token_rate is not None:
+        lines.append(("held, and computed as that was faster", _percent(figures.recomputed_token_rate)))
+        lines.append(("requests slower than without a store", f"{figures.slower_requests:,}"))
     return lines
 
 

@@ -79,9 +79,11 @@ def replay(plan: ReplayPlan, on_progress: Callable[[int], None] = lambda served:
             host_blocks=host_blocks,
             ssd_blocks=ssd_blocks,
             block_nbytes=plan.block_nbytes,
+            block_tokens=trace.block_tokens,
             new_policy=cast("NewPolicy", registry.load("policies", plan.policy)),
             admission=cast("Callable[[], AdmissionPolicy]", registry.load("admissions", plan.admission))(),
             links=plan.links,
+            tokens_per_second=plan.queueing.tokens_per_second if plan.queueing.advised else None,
             write_nbytes_per_day=plan.write_budget_nbytes,
         )
     )

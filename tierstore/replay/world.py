@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.link_rates import LinkRates
 from tierstore.control.mind import Limits
-from tierstore.control.planner import Planner
+from tierstore.control.planner import SLICE_BLOCKS, Planner
 from tierstore.control.slabs import SLAB_SLOTS_MIN, SLABS_MIN, SlotAllocator
 from tierstore.errors import ConfigError
 from tierstore.keys import Namespace
@@ -31,10 +32,13 @@ from tierstore.types import (
     DiscardJob,
     Generation,
     Outcome,
+    ProbeJob,
     TierName,
 )
 
 if TYPE_CHECKING:
+    from tierstore.advice import LoadAdvice
+    from tierstore.control.loading import LoadRequest
     from tierstore.control.requests import Request
     from tierstore.policy.base import AdmissionPolicy, NewPolicy
     from tierstore.types import Finished, Job, JobId, Plan, RequestId, UInt8Array
@@ -59,6 +63,8 @@ class Setup:
         host_blocks: Blocks that the host pool holds.
         ssd_blocks: Blocks that the SSD holds; 0 without one.
         block_nbytes: Bytes of a block, for the times of links and the sizes of batches.
+        block_tokens: Tokens of a block.
+        tokens_per_second: What the engine computes; None where that is not asked about.
         new_policy: Order of eviction.
         admission: What is written to SSD.
         links: Speeds by the names of `LINKS`; what is missing takes no time.
@@ -68,9 +74,11 @@ class Setup:
     host_blocks: int
     ssd_blocks: int
     block_nbytes: int
+    block_tokens: int
     new_policy: NewPolicy
     admission: AdmissionPolicy
     links: Mapping[str, LinkModel]
+    tokens_per_second: float | None = None
     write_nbytes_per_day: int | None = None
 
 
@@ -91,7 +99,7 @@ class World:
         self.now = 0.0
         file_blocks = max(1, setup.ssd_blocks // _FILES)
         self.planner = _planner(setup, self.metrics, file_blocks)
-        layout = KVLayout.opaque(block_nbytes=PAGE_NBYTES)
+        layout = KVLayout.opaque(block_nbytes=PAGE_NBYTES, block_tokens=setup.block_tokens)
         fingerprint = Namespace(model="replay", layout=layout).fingerprint
         self.planner.open_life(Generation(LIFE, fingerprint, 0, layout), PAGE_NBYTES)
         self._ssd = ReplaySsd(num_blocks=setup.ssd_blocks, file_blocks=file_blocks, block_nbytes=PAGE_NBYTES)
@@ -103,18 +111,31 @@ class World:
         self._num_events = 0
         self._then: dict[RequestId, Callable[[Finished], None]] = {}
 
-    def get(self, hashes: UInt8Array, then: Callable[[Finished], None]) -> None:
+    def get(self, hashes: UInt8Array, deadline: float, then: Callable[[Finished], None]) -> None:
         """Get blocks; `then` is called when that has ended."""
-        self._start(self.planner.get(LIFE, hashes), then)
+        self._start(self.planner.get(LIFE, hashes, deadline), then)
+
+    def advise(self, wanted: LoadRequest) -> LoadAdvice:
+        """What of a prompt is worth loading now."""
+        slices = range(0, len(wanted.hashes), SLICE_BLOCKS)
+        places = [self.planner.loading.places(LIFE, wanted.hashes[first : first + SLICE_BLOCKS]) for first in slices]
+        advice, plan = self.planner.plan_load(LIFE, np.concatenate(places), wanted, self.now)
+        self.run(plan)
+        return advice
 
     def put(self, hashes: UInt8Array, then: Callable[[Finished], None]) -> None:
         """Put a whole chain; what is held is not copied."""
         parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes[:-1]])
         self._start(self.planner.put(LIFE, hashes, parents), then)
 
-    def prefetch(self, hashes: UInt8Array) -> None:
-        """Prefetch blocks; how it ends is nobody's concern."""
-        self._start(self.planner.prefetch(LIFE, hashes), lambda finished: None)
+    def prefetch(self, hashes: UInt8Array, deadline: float, then: Callable[[Finished], None]) -> RequestId | None:
+        """Prefetch blocks; `then` is called when that has ended. None where it has already."""
+        request = self._start(self.planner.prefetch(LIFE, hashes, deadline), then)
+        return None if request.done else request.request_id
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Want no more of a request that has not ended."""
+        self.run(self.planner.cancel(request_id, self.now))
 
     def run(self, plan: Plan) -> None:
         """Carry a plan out."""
@@ -148,21 +169,24 @@ class World:
     @property
     def next_event(self) -> float:
         """When something happens next; infinity where nothing will."""
-        return self._events[0][0] if self._events else np.inf
+        deadline = self.planner.next_deadline()
+        return min(self._events[0][0], deadline) if self._events else deadline
 
     def advance(self) -> None:
-        """Let time pass until the next event, and let it happen."""
-        seconds, _, call = heapq.heappop(self._events)
-        self.now = max(self.now, seconds)
-        call()
+        """Let time pass until the next event or deadline, and let it happen; what ends at its deadline is in time."""
+        self.now = max(self.now, self.next_event)
+        if self._events and self._events[0][0] <= self.now:
+            heapq.heappop(self._events)[2]()
+        else:
+            self.run(self.planner.expire(self.now))
 
-    def _start(self, request: Request | None, then: Callable[[Finished], None]) -> None:
+    def _start(self, request: Request | None, then: Callable[[Finished], None]) -> Request:
         assert request is not None, "too many requests are open"
         self._then[request.request_id] = then
         while True:
             self.run(self.planner.step(request, self.now))
             if request.planned:
-                return
+                return request
 
     def _tend(self) -> None:
         more = True
@@ -191,6 +215,8 @@ class World:
             result = self._ssd.discard(job)
         elif isinstance(job, CopyJob) and job.dst is TierName.SSD:
             result = self._ssd.write(job)
+        elif isinstance(job, ProbeJob):
+            result = CopyResult(job.job_id, np.zeros(2, np.uint8))
         else:
             result = _result(job, Outcome.OK)
         self.run(self.planner.complete(result, self.now))
@@ -225,7 +251,7 @@ def _planner(setup: Setup, metrics: Metrics, file_blocks: int) -> Planner:
     reclaim_blocks = max(file_blocks, min(setup.host_blocks // 4, setup.ssd_blocks // 8))
     slab_blocks = _slab_blocks(setup.host_blocks)
     budget = setup.write_nbytes_per_day
-    return Planner(
+    planner = Planner(
         capacity=setup.host_blocks + setup.ssd_blocks + setup.ssd_blocks // 16 + _SLACK_ENTRIES,
         slots=SlotAllocator(pool_nbytes=setup.host_blocks * PAGE_NBYTES, slab_nbytes=slab_blocks * PAGE_NBYTES),
         new_policy=setup.new_policy,
@@ -237,10 +263,13 @@ def _planner(setup: Setup, metrics: Metrics, file_blocks: int) -> Planner:
             write_inflight_nbytes_max=inflight_nbytes,
             prefetch_inflight_nbytes_max=inflight_nbytes,
             write_nbytes_per_day=None if budget is None else int(budget * scale),
+            prefill_tokens_per_second=setup.tokens_per_second,
         ),
         metrics=metrics,
         reclaim_below_nbytes=reclaim_blocks * PAGE_NBYTES if setup.ssd_blocks else None,
     )
+    planner.loading.rates = LinkRates(scale)
+    return planner
 
 
 def _slab_blocks(host_blocks: int) -> int:
