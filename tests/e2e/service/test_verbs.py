@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.service.world import Serving, client_of, served
 from tests.payload import SENTINEL, TIMEOUT_SECONDS, block_hash, namespace, rows
+from tierstore.advice import Place
 from tierstore.client import Client, ClientHandle
 from tierstore.errors import IdentityError, LayoutError, RankError
 from tierstore.health import Service
@@ -71,6 +72,7 @@ def test_look_ups_say_what_is_there(handle: ClientHandle) -> None:
     assert handle.put(BLOCKS[:4], BYTES[:4]).result(TIMEOUT_SECONDS).ok
     assert handle.lookup(BLOCKS) == 4
     assert handle.presence(BLOCKS) == [Presence.HIT] * 4 + [Presence.MISS] * 2
+    assert handle.places(BLOCKS).tolist() == [Place.HOST] * 4 + [Place.NOWHERE] * 2
 
 
 def test_blocks_lie_where_the_block_ids_say(handle: ClientHandle) -> None:

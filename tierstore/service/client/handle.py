@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.advice import LoadAdvice
+from tierstore.advice import LoadAdvice, Place
 from tierstore.arguments import as_hashes, as_priority, seconds_of
 from tierstore.device.binding import bind_for
 from tierstore.errors import ConfigError
@@ -52,12 +52,14 @@ class ClientHandle:
 
     def presence(self, hashes: Sequence[bytes] | UInt8Array) -> list[Presence]:
         """What is known of each block; without a service all are MISS. Waits for the server."""
+        return convert.to_presence(self.places(hashes))
+
+    def places(self, hashes: Sequence[bytes] | UInt8Array) -> UInt8Array:
+        """uint8[n]: the nearest tier of each block, as `tierstore.advice.Place`; NOWHERE without a service. Waits."""
         keys = as_hashes(hashes)
         request = pb.LookupRequest(hashes=keys.tobytes(), with_places=True)
         response = self._calling.ask(request, pb.LookupResponse, self.namespace)
-        if response is None:
-            return [Presence.MISS] * len(keys)
-        return convert.to_presence(convert.to_places(response.places))
+        return np.full(len(keys), Place.NOWHERE, np.uint8) if response is None else convert.to_places(response.places)
 
     def put(
         self,
