@@ -15,17 +15,18 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tests.vllm.inside import Inside
 from tests.vllm.models import write_model
 from tierstore.errors import TierstoreError
 
 __all__ = ["main"]
 
 
-class Engine:
+class Engine(Inside):
     """What the other side may ask for: public methods by name, with keywords."""
 
     def __init__(self) -> None:
-        self._llm: Any = None
+        super().__init__()
         self._tiering: Any = None
 
     def tiering(self, *, verb: str, **keywords: Any) -> object:
@@ -39,11 +40,21 @@ class Engine:
             return tier_process.interface()
         return getattr(self._tiering, verb)(**keywords)
 
-    def start(self, *, model: str, shape: dict[str, Any], connector: dict[str, object] | None, **options: Any) -> int:
+    def start(
+        self,
+        *,
+        model: str,
+        shape: dict[str, Any],
+        connector: dict[str, object] | None,
+        publishes: bool = False,
+        **options: Any,
+    ) -> int:
         """Start an engine on a model that is written where it is not there yet; returns its number of blocks."""
         write_model(model, **shape)
         from vllm import LLM
 
+        if publishes:
+            options["kv_events_config"] = self.subscribe(f"ipc://{model}-{os.getpid()}.replay")
         if connector is not None:
             options["kv_transfer_config"] = {
                 "kv_connector": "TierStoreConnector",
@@ -97,54 +108,6 @@ class Engine:
                 break
             self._llm.llm_engine.engine_core.get_output()
         return int(pool.num_gpu_blocks - 1 - pool.get_num_free_blocks())
-
-    def poison(self, *, prompt: list[int]) -> int:
-        """Replace the kept blocks of a prompt by others, whole and under a valid checksum; returns how many."""
-        import numpy as np
-
-        half = self._scheduler.connector.scheduler
-        (handle,) = half._handles
-        request = self._request(prompt)
-        keys = list(request.block_hashes)
-        handle.delete(keys).result()
-        wrong = np.full((len(keys), handle.namespace.layout.block_nbytes), 0x3C, np.uint8)
-        return int(handle.put(keys, wrong).result().leading)
-
-    def _request(self, prompt: list[int]) -> Any:
-        from vllm import SamplingParams
-        from vllm.v1.request import Request
-
-        return Request(
-            request_id="of a test",
-            prompt_token_ids=prompt,
-            sampling_params=SamplingParams(max_tokens=1),
-            pooling_params=None,
-            block_hasher=self._llm.llm_engine.engine_core.engine_core.request_block_hasher,
-        )
-
-    def match_seconds(self, *, tokens: int, indexed: int, rounds: int) -> list[float]:
-        """How long the scheduler waits for an answer about a prompt, with so many other blocks known to the store."""
-        import time
-
-        import numpy as np
-
-        half = self._scheduler.connector.scheduler
-        (handle,), request = half._handles, self._request([3 + token % 500 for token in range(tokens)])
-        others = np.random.default_rng(0).integers(0, 256, (indexed, 32), dtype=np.uint8)
-        nbytes = handle.namespace.layout.block_nbytes
-        for first in range(0, indexed, 4096):
-            part = others[first : first + 4096]
-            handle.put(part, np.zeros((len(part), nbytes), np.uint8)).result()
-        handle.put(list(request.block_hashes), np.zeros((len(request.block_hashes), nbytes), np.uint8)).result()
-        half.add_request(request)
-        seconds = []
-        for _round in range(rounds):
-            begun = time.perf_counter()
-            found, _ = half.match(request, 0)
-            seconds.append(time.perf_counter() - begun)
-            assert found == tokens, f"{found} of {tokens} tokens are promised"
-        half.remove_request(request, ([],))
-        return seconds
 
     def counts(self) -> dict[str, float]:
         """The connector's own counters, as vLLM exports them."""
@@ -202,14 +165,6 @@ class Engine:
     def preemptions(self) -> int:
         """How often requests have been preempted."""
         return sum(int(metric.value) for metric in self._llm.get_metrics() if metric.name == "vllm:num_preemptions")
-
-    def free_blocks(self) -> int:
-        """Blocks of the engine that nobody holds."""
-        return int(self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
-
-    @property
-    def _scheduler(self) -> Any:
-        return self._llm.llm_engine.engine_core.engine_core.scheduler
 
 
 def answer(engine: Engine, line: str) -> dict[str, object]:

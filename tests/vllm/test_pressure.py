@@ -34,6 +34,23 @@ def test_requests_that_are_preempted_answer_the_same(nursery: Nursery, models: P
         assert engine.generate(prompts, max_tokens=80) == expected
 
 
+def test_blocks_that_go_after_they_were_promised_are_computed(
+    nursery: Nursery, models: Path, plain: EngineProcess
+) -> None:
+    prompts = [prompt(name, 150) for name in range(4)]
+    expected = plain.generate(prompts)
+    with running(nursery, model=str(models / "tiny"), connector={"host_size": "64 MiB"}, **OPTIONS) as engine:
+        assert engine.generate(prompts) == expected
+        engine.reset()
+        engine.ask("lose", times=len(prompts))
+        assert engine.generate(prompts) == expected
+        counts = engine.ask("counts")
+        assert isinstance(counts, dict)
+        assert counts["lost_blocks"] == 4 * 4
+        engine.reset()
+        assert engine.ask("free_blocks") == engine.ask("blocks")
+
+
 @pytest.mark.parametrize("ratio", [2, 16])
 def test_a_block_of_the_store_may_be_several_of_the_engine(
     ratio: int, nursery: Nursery, models: Path, plain: EngineProcess

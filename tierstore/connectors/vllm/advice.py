@@ -11,24 +11,50 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+import numpy as np
+
+from tierstore.advice import Place
 from tierstore.errors import TierstoreError
 from tierstore.worker import Worker
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tierstore.client import ClientHandle
     from tierstore.handle import NamespaceHandle
 
     Handle: TypeAlias = NamespaceHandle | ClientHandle
 
-__all__ = ["NOTHING", "Advisor", "Found", "Here", "There"]
+__all__ = ["NOTHING", "Advisor", "Found", "Here", "Kept", "There", "fit"]
 
 _QUESTIONS_MAX = 4096
 _logger = logging.getLogger("vllm.tierstore.advice")
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """One group of layers on one shard, in the store.
+
+    Attributes:
+        handle: The verbs of its namespace.
+        group: Position in the list of groups.
+        window: Blocks of it that a prefix needs before its end; None where it needs all.
+        queue: Number of its queue of waiting requests; each namespace has its own.
+    """
+
+    handle: Handle
+    group: int
+    window: int | None
+    queue: int
+
+    def needs(self, keys: Sequence[bytes]) -> list[bytes]:
+        """The blocks that a prefix of these needs."""
+        return list(keys if self.window is None else keys[-self.window :])
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of a prompt's blocks, over all shards: a block counts where each has it.
+    """What is known of a prompt's blocks, over all groups and shards: a block counts where each has what it needs.
 
     Attributes:
         head: Blocks from the prompt's first that are held, of those that the engine holds itself.
@@ -46,15 +72,45 @@ class Found:
 NOTHING = Found(0, 0, 0, 0)
 
 
-def _find(handles: Sequence[Handle], keys: Sequence[bytes], first: int) -> Found:
+def _find(kept: Sequence[Kept], keys: Sequence[bytes], first: int) -> Found:
     """Ask about the blocks of a prompt behind the `first` ones."""
     head, tail = list(keys[:first]), list(keys[first:])
-    found = []
-    for handle in handles:
-        advice = handle.plan_load(tail)
-        held = handle.lookup(head) if head else 0
+    found, windows = [], []
+    for one in kept:
+        if one.window is not None:
+            windows.append((one.window, one.handle.places(tail)))
+            continue
+        advice = one.handle.plan_load(tail)
+        held = one.handle.lookup(head) if head else 0
         found.append(Found(held, advice.leading, advice.stop, min(advice.in_host, advice.stop)))
-    return Found(*(min(getattr(one, name) for one in found) for name in ("head", "leading", "stop", "in_host")))
+    if found:
+        whole = Found(*(min(getattr(one, name) for one in found) for name in ("head", "leading", "stop", "in_host")))
+    else:
+        whole = Found(0, len(tail), len(tail), len(tail))
+    if not windows:
+        return whole
+    held_windows = [(window, places != Place.NOWHERE) for window, places in windows]
+    stop = fit(held_windows, whole.stop)
+    in_host = fit([(window, places == Place.HOST) for window, places in windows], min(stop, whole.in_host))
+    return Found(whole.head, fit(held_windows, whole.leading), stop, in_host)
+
+
+def fit(windows: Sequence[tuple[int, NDArray[np.bool_]]], stop: int) -> int:
+    """The longest prefix, of at most `stop` blocks, before whose end every window is whole.
+
+    Args:
+        windows: Of each its length in blocks, and bool[n]: whether a block is there.
+        stop: At most n.
+    """
+    holes = [(window, np.flatnonzero(~there)) for window, there in windows]
+    settled = False
+    while not settled:
+        settled = True
+        for window, missing in holes:
+            before = int(np.searchsorted(missing, stop))
+            if before and missing[before - 1] >= stop - window:
+                stop, settled = int(missing[before - 1]), False
+    return stop
 
 
 class Advisor(Protocol):
@@ -69,8 +125,8 @@ class Advisor(Protocol):
     def last(self, request_id: str) -> Found:
         """The latest answer; nothing where there was none."""
 
-    def tell(self, message: Callable[[Handle], object]) -> None:
-        """Have every handle told something, in the order of the calls."""
+    def tell(self, message: Callable[[Kept], object]) -> None:
+        """Have every group and shard told something, in the order of the calls."""
 
     def forget(self, request_id: str) -> None:
         """A request has ended."""
@@ -82,8 +138,8 @@ class Advisor(Protocol):
 class Here:
     """A store in this process: see `Advisor`."""
 
-    def __init__(self, handles: Sequence[Handle]) -> None:
-        self._handles = handles
+    def __init__(self, kept: Sequence[Kept]) -> None:
+        self._kept = kept
 
     def begin(self, request_id: str, keys: Sequence[bytes]) -> None:
         """It is early enough to ask when the answer is wanted."""
@@ -91,7 +147,7 @@ class Here:
     def find(self, request_id: str, keys: Sequence[bytes], first: int) -> Found | None:
         """At once."""
         try:
-            return _find(self._handles, keys, first)
+            return _find(self._kept, keys, first)
         except TierstoreError as error:
             _logger.warning("the store is left alone: %s", error)
             return NOTHING
@@ -100,9 +156,9 @@ class Here:
         """Every answer is at once, so that none is late."""
         return NOTHING
 
-    def tell(self, message: Callable[[Handle], object]) -> None:
+    def tell(self, message: Callable[[Kept], object]) -> None:
         """At once."""
-        _tell(self._handles, message)
+        _tell(self._kept, message)
 
     def forget(self, request_id: str) -> None:
         """Nothing is kept of a request."""
@@ -114,8 +170,8 @@ class Here:
 class There:
     """A store behind a service: see `Advisor`."""
 
-    def __init__(self, handles: Sequence[Handle]) -> None:
-        self._handles = handles
+    def __init__(self, kept: Sequence[Kept]) -> None:
+        self._kept = kept
         self._worker = Worker("lookups", capacity=_QUESTIONS_MAX)
         self._asked: dict[str, int] = {}
         self._answers: dict[str, tuple[int, Found]] = {}
@@ -143,7 +199,7 @@ class There:
     def _ask(self, request_id: str, keys: list[bytes], first: int) -> None:
         found = NOTHING
         try:
-            found = _find(self._handles, keys, first)
+            found = _find(self._kept, keys, first)
         except TierstoreError as error:
             _logger.warning("the service is left alone: %s", error)
         if request_id in self._asked:
@@ -153,9 +209,9 @@ class There:
         """The latest answer."""
         return self._last.get(request_id, NOTHING)
 
-    def tell(self, message: Callable[[Handle], object]) -> None:
+    def tell(self, message: Callable[[Kept], object]) -> None:
         """On the thread; dropped where too many wait."""
-        self._worker.submit(lambda: _tell(self._handles, message))
+        self._worker.submit(lambda: _tell(self._kept, message))
 
     def forget(self, request_id: str) -> None:
         """Drop its answers."""
@@ -168,9 +224,9 @@ class There:
         self._worker.close()
 
 
-def _tell(handles: Sequence[Handle], message: Callable[[Handle], object]) -> None:
+def _tell(kept: Sequence[Kept], message: Callable[[Kept], object]) -> None:
     try:
-        for handle in handles:
-            message(handle)
+        for one in kept:
+            message(one)
     except TierstoreError as error:
         _logger.warning("the store is left alone: %s", error)

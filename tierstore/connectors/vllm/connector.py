@@ -6,12 +6,13 @@ The method list is vLLM's; `tests/vllm` compares it with the installed base clas
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorRole,
+    KVConnectorTransferResults,
     SupportsHMA,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
@@ -47,8 +48,8 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self._options = Options.read(self._kv_transfer_config.kv_connector_extra_config)
-        _check(vllm_config, self._options)
         groups = pages.find_groups(kv_cache_config, self._options.blocks_per_store_block)
+        _check(vllm_config, self._options, groups)
         self._seat = Seat.take(str(self._kv_transfer_config.engine_id))
         self._scheduler: SchedulerHalf | None = None
         self._worker: WorkerHalf | None = None
@@ -122,6 +123,12 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Blocks that must be computed after all."""
         return self.worker.take_invalid_blocks()
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        """As `get_finished`, and requests that must be computed from the start."""
+        results = super().get_transfer_results(finished_req_ids)
+        results.failed_recving |= self.worker.take_failed_requests()
+        return results
 
     def build_connector_worker_meta(self) -> StepReport | None:
         """What the scheduler's half learns of this step."""
@@ -241,12 +248,14 @@ def open_device(name: str) -> Device:
     return cast("Callable[[], Device]", registry.load("devices", name))()
 
 
-def _check(vllm_config: Any, options: Options) -> None:
+def _check(vllm_config: Any, options: Options, groups: Sequence[pages.Group]) -> None:
     """Refuse set-ups that cannot work, before anything is opened."""
     identity.check_hashes(vllm_config)
     parallel = vllm_config.parallel_config
     if options.load == "layerwise" and options.blocks_per_store_block > 1:
         raise ConfigError('load "layerwise" needs blocks_per_store_block 1; drop one of the two')
+    if options.load == "layerwise" and (len(groups) > 1 or groups[0].window is not None):
+        raise ConfigError('load "layerwise" serves no model with sliding windows; set load to "async"')
     if parallel.nnodes > 1:
         raise ConfigError(f"workers on {parallel.nnodes} hosts cannot reach one pool of host memory; use one host")
     if parallel.world_size > 1 and options.mode == "embedded":

@@ -32,6 +32,7 @@ class Group:
         block_tokens: Tokens of one of the engine's blocks.
         blocks_per_store_block: Blocks of the engine that make one of the store.
         draft: It holds layers of a draft model, whose last token in a block may still change.
+        window: How many of the store's blocks before the next token it looks back to; None: to all of them.
     """
 
     group_id: int
@@ -39,6 +40,7 @@ class Group:
     block_tokens: int
     blocks_per_store_block: int
     draft: bool
+    window: int | None
 
     @property
     def store_tokens(self) -> int:
@@ -47,27 +49,44 @@ class Group:
 
 
 def find_groups(kv_cache_config: Any, blocks_per_store_block: int) -> list[Group]:
-    """The groups of layers whose blocks have hashes.
+    """The groups of layers, those that look back to every block first.
 
     Raises:
         LayoutError: The model's cache is of a kind that cannot be kept yet.
     """
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, UniformTypeKVCacheSpecs
-
     groups = []
-    for group_id in kv_cache_config.prefix_cacheable_group_ids:
-        group = kv_cache_config.kv_cache_groups[group_id]
+    for group_id, group in enumerate(kv_cache_config.kv_cache_groups):
+        if group_id not in kv_cache_config.prefix_cacheable_group_ids:
+            raise LayoutError(
+                f"group {group_id} of the model's layers has no block hashes, so it cannot be kept; run without the "
+                "connector"
+            )
         spec = group.kv_cache_spec
-        inner = spec.first_spec if isinstance(spec, UniformTypeKVCacheSpecs) else spec
-        if not isinstance(inner, FullAttentionSpec):
-            raise LayoutError(f"layers of kind {type(inner).__name__} cannot be kept yet; run without the connector")
+        window = _window(spec, spec.block_size)
         draft = group.is_eagle_group
-        groups.append(Group(group_id, tuple(group.layer_names), spec.block_size, blocks_per_store_block, draft))
-    if len(groups) != 1 or len(kv_cache_config.kv_cache_groups) != 1:
+        groups.append(Group(group_id, tuple(group.layer_names), spec.block_size, blocks_per_store_block, draft, window))
+    sizes = {group.block_tokens for group in groups}
+    if len(sizes) > 1:
+        told = ", ".join(map(str, sorted(sizes)))
         raise LayoutError(
-            f"the model's cache has {len(kv_cache_config.kv_cache_groups)} groups of layers; only one can be kept yet"
+            f"the model's cache has blocks of {told} tokens; only one size can be kept yet: run without the connector"
         )
-    return groups
+    if blocks_per_store_block > 1 and any(group.window is not None for group in groups):
+        raise LayoutError("the model has sliding windows, which need blocks_per_store_block 1; set it")
+    return sorted(groups, key=lambda group: group.window is not None)
+
+
+def _window(spec: Any, block_tokens: int) -> int | None:
+    """How many blocks a group's layers look back to; None where they see all of them."""
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec, UniformTypeKVCacheSpecs
+
+    inner = spec.first_spec if isinstance(spec, UniformTypeKVCacheSpecs) else spec
+    if isinstance(inner, FullAttentionSpec):
+        return None
+    if not isinstance(inner, SlidingWindowSpec):
+        raise LayoutError(f"layers of kind {type(inner).__name__} cannot be kept yet; run without the connector")
+    tokens = int(inner.sliding_window) - 1 + int(inner.extra_retained_tokens)
+    return max(1, -(-tokens // block_tokens))
 
 
 def lay_out(group: Group, kv_caches: Mapping[str, torch.Tensor], num_blocks: int) -> KVLayout:

@@ -6,10 +6,10 @@ yet is not given to another one. Called by the scheduler's half, on the schedule
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tierstore.connectors.vllm import pages
 from tierstore.connectors.vllm.jobs import Part, SaveJob
@@ -20,14 +20,21 @@ if TYPE_CHECKING:
     from tierstore.connectors.vllm.pages import Group
     from tierstore.connectors.vllm.waiting import Waiting
 
+    BlockIds: TypeAlias = Sequence[Sequence[int]]
+    """A request's blocks, by vLLM's number of a group."""
+
+    Saved: TypeAlias = Callable[[Any, int, Sequence[bytes]], None]
+
 __all__ = ["Saves"]
 
 
 @dataclass(slots=True)
 class _Held:
-    """Blocks of one job, and the workers that have not reported it."""
+    """One job: blocks of the engine, whose they are and where in its prompt, the workers that have not reported it."""
 
     blocks: list[Any]
+    request: Any
+    first: int
     keys: list[bytes]
     workers_left: int
 
@@ -37,17 +44,21 @@ class Saves:
 
     Args:
         options: The connector's.
-        group: Of layers.
+        groups: Of layers, with blocks of one size.
         num_workers: Who report each job.
+        saved: Called with a request, the first of its blocks that have been offered to the store, and their keys.
 
     Attributes:
         pool: vLLM's block pool; nothing is saved before it is there.
     """
 
-    def __init__(self, options: Options, group: Group, *, num_workers: int) -> None:
+    def __init__(self, options: Options, groups: Sequence[Group], *, num_workers: int, saved: Saved) -> None:
         self.pool: Any = None
         self._options = options
-        self._group = group
+        self._groups = groups
+        self._tokens = groups[0].store_tokens
+        self._engine_blocks = groups[0].blocks_per_store_block
+        self._saved = saved
         self._num_workers = num_workers
         self._job_ids = count()
         self._held: dict[int, _Held] = {}
@@ -60,50 +71,63 @@ class Saves:
         """Whether any block is held."""
         return bool(self._held)
 
-    def add(self, state: Waiting, keys: Sequence[bytes], block_ids: Sequence[int], num_tokens: int) -> None:
+    def add(self, state: Waiting, keys: Sequence[bytes], block_ids: BlockIds, num_tokens: int) -> None:
         """Save what a request will have filled once `num_tokens` more are computed in this step.
 
         A key is there only once all tokens of its block are known, so no guessed token is ever saved.
         """
         computed = state.request.num_computed_tokens
-        state.cursor = min(state.cursor, -(-computed // self._group.store_tokens))
+        state.cursor = min(state.cursor, -(-computed // self._tokens))
         self._save(state, keys, block_ids, computed + num_tokens)
 
-    def flush(self, state: Waiting, keys: Sequence[bytes], block_ids: Sequence[int]) -> None:
+    def flush(self, state: Waiting, keys: Sequence[bytes], block_ids: BlockIds) -> None:
         """Save what an ended request had filled and no step has saved; its blocks are about to be freed."""
         request = state.request
         self._save(state, keys, block_ids, request.num_computed_tokens - request.num_output_placeholders)
 
-    def _save(self, state: Waiting, keys: Sequence[bytes], block_ids: Sequence[int], num_computed: int) -> None:
-        group, k = self._group, self._group.blocks_per_store_block
+    def _save(self, state: Waiting, keys: Sequence[bytes], block_ids: BlockIds, num_computed: int) -> None:
+        own = [block_ids[group.group_id] for group in self._groups]
+        k = self._engine_blocks
         if self._options.prompt_only:
             num_computed = min(num_computed, state.request.num_prompt_tokens)
-        if group.draft:
+        if any(group.draft for group in self._groups):
             num_computed -= 1  # the draft layers' last entry is made again when the next token is known
         first = state.cursor
-        stop = min(len(keys), num_computed // group.store_tokens, len(block_ids) // k)
+        stop = min(len(keys), num_computed // self._tokens, *(len(ids) // k for ids in own))
         if self.pool is None or stop <= first:
             return
-        held_max = max(k, int(self._options.pinned_share * self.pool.num_gpu_blocks))
-        stop = min(stop, first + max(0, held_max - self._num_held) // k)
+        at_once = k * len(own)
+        held_max = max(at_once, int(self._options.pinned_share * self.pool.num_gpu_blocks))
+        stop = min(stop, first + max(0, held_max - self._num_held) // at_once)
         state.cursor = max(stop, first)
         fresh = [index for index in range(first, stop) if keys[index] not in self._keys]
         for begin, end in _runs(fresh):
-            self._hold(state.request.request_id, keys, block_ids, begin, end)
+            self._hold(state.request, keys, own, (begin, end))
 
-    def _hold(self, request_id: str, keys: Sequence[bytes], block_ids: Sequence[int], begin: int, end: int) -> None:
-        k = self._group.blocks_per_store_block
-        own = list(block_ids[begin * k : end * k])
-        blocks = [self.pool.blocks[block_id] for block_id in own]
-        if any(block.is_null for block in blocks):
+    def _hold(
+        self, request: Any, keys: Sequence[bytes], block_ids: Sequence[Sequence[int]], span: tuple[int, int]
+    ) -> None:
+        """Begin one job: blocks of the store from `span[0]` to `span[1]`, of every group that still has them."""
+        k, parts, blocks = self._engine_blocks, [], []
+        for group, ids in enumerate(block_ids):
+            for begin, end in _runs([index for index in range(*span) if self._is_whole(ids, index)]):
+                own = list(ids[begin * k : end * k])
+                parent = keys[begin - 1] if begin else NO_PARENT
+                parts.append(Part(group, list(keys[begin:end]), pages.id_rows(own, k), parent))
+                blocks += [self.pool.blocks[block_id] for block_id in own]
+        if not parts:
             return
         self.pool.touch(blocks)
-        job_id = next(self._job_ids)
-        part = Part(0, list(keys[begin:end]), pages.id_rows(own, k), keys[begin - 1] if begin else NO_PARENT)
-        self._held[job_id] = _Held(blocks, part.keys, self._num_workers)
-        self._keys.update(part.keys)
+        job_id, own_keys = next(self._job_ids), list(keys[slice(*span)])
+        self._held[job_id] = _Held(blocks, request, span[0], own_keys, self._num_workers)
+        self._keys.update(own_keys)
         self._num_held += len(blocks)
-        self._queued.append(SaveJob(job_id, request_id, [part]))
+        self._queued.append(SaveJob(job_id, request.request_id, parts))
+
+    def _is_whole(self, ids: Sequence[int], index: int) -> bool:
+        """Whether a group has all of a block of the store, and none of it has left its window."""
+        k = self._engine_blocks
+        return not any(self.pool.blocks[block_id].is_null for block_id in ids[index * k : (index + 1) * k])
 
     def take(self) -> list[SaveJob]:
         """The jobs of this step."""
@@ -126,6 +150,7 @@ class Saves:
             self._keys.difference_update(held.keys)
             self._num_held -= len(held.blocks)
             self.pool.free_blocks(reversed(held.blocks))
+            self._saved(held.request, held.first, held.keys)
 
 
 def _runs(indices: list[int]) -> list[tuple[int, int]]:

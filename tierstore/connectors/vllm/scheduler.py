@@ -15,9 +15,10 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from tierstore.connectors.vllm import pages
 from tierstore.connectors.vllm.adapters import Adapters
-from tierstore.connectors.vllm.advice import Here, There
+from tierstore.connectors.vllm.advice import Here, Kept, There
 from tierstore.connectors.vllm.jobs import LoadJob, Part, StepJobs, StepReport
-from tierstore.connectors.vllm.patience import Patience, Stopwatch
+from tierstore.connectors.vllm.patience import Stopwatch
+from tierstore.connectors.vllm.promises import Promises
 from tierstore.connectors.vllm.saves import Saves
 from tierstore.connectors.vllm.stats import Count, StepCounts
 from tierstore.connectors.vllm.waiting import NO_PARENT, Waiting
@@ -25,7 +26,7 @@ from tierstore.errors import TierstoreError
 
 if TYPE_CHECKING:
     from tierstore.client import Client
-    from tierstore.connectors.vllm.advice import Advisor, Found, Handle
+    from tierstore.connectors.vllm.advice import Advisor
     from tierstore.connectors.vllm.jobs import WorkerCache
     from tierstore.connectors.vllm.options import Options
     from tierstore.connectors.vllm.pages import Group
@@ -45,35 +46,39 @@ class SchedulerHalf:
     Args:
         vllm_config: The engine's.
         options: The connector's.
-        groups: Of layers.
+        groups: Of layers, with blocks of one size.
         seat: Where the worker's half of this process sits.
     """
 
     def __init__(self, vllm_config: Any, options: Options, groups: list[Group], seat: Seat) -> None:
-        (self._group,) = groups
+        self._groups = groups
+        self._tokens, self._engine_blocks = groups[0].store_tokens, groups[0].blocks_per_store_block
         self._options = options
         self._seat = seat
         transfer = vllm_config.kv_transfer_config
         self._alone = options.load == "async" and vllm_config.max_concurrent_batches == 1
         self._may_load, self._may_save = transfer.is_kv_consumer, transfer.is_kv_producer
-        self._handles: list[Handle] = []
+        self._leaves_token = options.load == "layerwise" or any(group.window is not None for group in groups)
+        self._kept: list[Kept] = []
         self._advisor: Advisor | None = None
+        self._promises: Promises | None = None
         self._requests: dict[str, Waiting] = {}
-        self._loading: set[bytes] = set()
         self._loads: list[LoadJob] = []
-        self._num_ranks = 0
         self._counts = StepCounts()
         self._adapters = Adapters()
         self._stopwatch = Stopwatch(vllm_config.max_concurrent_batches)
-        self._patience = Patience(options.lookups_max, options.lookup_seconds)
-        self._saves = Saves(options, self._group, num_workers=vllm_config.parallel_config.world_size)
+        workers = vllm_config.parallel_config.world_size
+        self._saves = Saves(options, groups, num_workers=workers, saved=self._offered)
 
     def open(self, seat: Seat, open_store: Callable[[], Store | Client], caches: list[WorkerCache]) -> None:
         """Take the namespaces that the workers have found; until then nothing hits and nothing is saved."""
-        found = {namespace.fingerprint: namespace for cache in caches for namespace in cache.namespaces}
         store = seat.store(open_store)
-        self._handles = [store.namespace(namespace) for namespace in found.values()]
-        self._advisor = (Here if self._options.mode == "embedded" else There)(self._handles)
+        for number, group in enumerate(self._groups):
+            found = {cache.namespaces[number].fingerprint: cache.namespaces[number] for cache in caches}
+            for namespace in found.values():
+                self._kept.append(Kept(store.namespace(namespace), number, group.window, len(self._kept)))
+        self._advisor = (Here if self._options.mode == "embedded" else There)(self._kept)
+        self._promises = Promises(self._options, self._advisor, lambda: self._counts.add(Count.HELD_BACK, 1))
 
     def bind_pool(self, pool: Any) -> None:
         """Hold blocks of this pool while they are saved; and end saves before it is reset."""
@@ -95,14 +100,11 @@ class SchedulerHalf:
 
     def add_request(self, request: Any) -> None:
         """A request waits: its blocks are kept, and read ahead of its turn."""
-        state = self._requests[request.request_id] = Waiting(request, self._num_ranks)
-        self._num_ranks += 1
+        state = self._requests[request.request_id] = Waiting(request)
         if request.lora_request is not None and request.lora_request.load_inplace:
             self._adapters.forget(request.lora_request.lora_path)
-        if self._may_load and self._advisor is not None:
-            rank, keys = self._num_ranks - 1, list(self._keys(state))
-            self._tell(lambda handle: handle.hint(added=[(rank, keys)]))
-            self._advisor.begin(request.request_id, keys)
+        if self._may_load and self._promises is not None:
+            self._promises.begin(state, self._loadable(state))
 
     def remove_request(self, request: Any, block_ids: tuple[list[int], ...]) -> None:
         """A request has ended or was given up. A load for it goes on until the worker reports its end."""
@@ -111,81 +113,41 @@ class SchedulerHalf:
             return
         self._leave_queue(state)
         if self._may_save and self._advisor is not None and not state.failed:
-            self._saves.flush(state, self._keys(state), block_ids[0])
+            self._saves.flush(state, self._keys(state), block_ids)
         if not state.loading:
             del self._requests[request.request_id]
 
     def _leave_queue(self, state: Waiting) -> None:
-        """It waits no longer: its blocks age like any other's."""
-        self._patience.end(state.request.request_id)
-        rank, state.rank = state.rank, None
-        if rank is not None and self._may_load:
-            self._tell(lambda handle: handle.hint(removed=[rank]))
-        if self._advisor is not None:
-            self._advisor.forget(state.request.request_id)
-        state.stop_reading()
+        if self._promises is not None:
+            self._promises.end(state)
 
     # What may be loaded.
 
     def match(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens a load would bring behind those computed, and whether it goes on beside other requests."""
         state = self._requests.get(request.request_id)
-        tokens = self._group.store_tokens
-        if state is None or self._advisor is None:
+        if state is None or self._promises is None:
             return 0, False
         state.computed = num_computed_tokens
-        keys = self._keys(state)
-        first, rest = divmod(num_computed_tokens, tokens)
+        first, rest = divmod(num_computed_tokens, self._tokens)
         state.cursor = min(state.cursor, first)
         if not self._may_load or state.failed or rest or request.skip_reading_prefix_cache:
             return 0, False
-        if self._options.load == "layerwise" and len(keys) * tokens >= request.num_tokens:
-            keys = keys[: (request.num_tokens - 1) // tokens]  # a token must be left to compute
-        promised = self._promise(state, keys, first)
+        promised = self._promises.promise(state, self._loadable(state), first)
         if promised is None:
             return None, False
-        self._patience.end(request.request_id)
-        return promised * tokens, promised > 0 and self._options.load == "async"
+        return promised * self._tokens, promised > 0 and self._options.load == "async"
 
-    def _promise(self, state: Waiting, keys: Sequence[bytes], first: int) -> int | None:
-        """Blocks from `first` that lie in host memory and are worth loading; None where waiting brings more."""
-        if first >= len(keys):
-            return 0
-        found = self._find(state, keys, first)
-        if found is None:
-            return None
-        state.cursor = first + found.leading if found.head == first else found.head
-        stop, in_host = min(found.stop, len(keys) - first), min(found.in_host, len(keys) - first)
-        if stop == 0:
-            return 0
-        state.in_host = in_host if state.in_host is None else state.in_host
-        under_way = keys[first] in self._loading
-        if in_host == stop and not under_way:
-            return in_host
-        if state.prefetches is None and in_host < stop:
-            wanted, seconds = list(keys[first : first + stop]), self._options.lookup_seconds
-            state.prefetches = []
-            self._tell(lambda handle: state.reads(handle.prefetch(wanted, deadline_seconds=seconds)))
-        if (under_way or state.reading) and self._may_wait(state):
-            return None
-        if in_host < stop:  # it may have come since
-            found = self._find(state, keys, first)
-        return None if found is None else min(found.in_host, stop)
+    def _loadable(self, state: Waiting) -> Sequence[bytes]:
+        """Keys of the blocks that a load may bring; a token is left to compute where the engine needs that.
 
-    def _find(self, state: Waiting, keys: Sequence[bytes], first: int) -> Found | None:
-        """What the store holds of it; None where it is worth waiting for the answer."""
-        assert self._advisor is not None, "nothing is asked before the cache is bound"
-        request_id = state.request.request_id
-        found = self._advisor.find(request_id, keys, first)
-        if found is None:
-            return None if self._may_wait(state) else self._advisor.last(request_id)
-        return found
-
-    def _may_wait(self, state: Waiting) -> bool:
-        if not self._patience.may_wait(state.request.request_id):
-            return False
-        self._counts.add(Count.HELD_BACK, 1)
-        return True
+        With layer-wise loads it computes in the same step. With a sliding window it would compute the last token anew,
+        and the load has brought what is behind that token's window, not behind the one before.
+        """
+        keys = self._keys(state)
+        if self._leaves_token:
+            keys = keys[: (state.request.num_tokens - 1) // self._tokens]
+        return keys
 
     def allocated(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """The engine has taken a promise: load it into the blocks that it allocated."""
@@ -195,27 +157,33 @@ class SchedulerHalf:
         self._leave_queue(state)
         if num_external_tokens == 0:
             return
-        group, k = self._group, self._group.blocks_per_store_block
-        first, stop = (
-            tokens // group.store_tokens for tokens in (state.computed, state.computed + num_external_tokens)
-        )
-        all_keys = self._keys(state)
-        keys = list(all_keys[first:stop])
-        block_ids = blocks.get_block_ids()[group.group_id][first * k : stop * k]
-        parent = all_keys[first - 1] if first else NO_PARENT
-        state.loading = tuple(keys)
-        self._loading.update(keys)
-        part = Part(0, keys, pages.id_rows(block_ids, k), parent)
-        job = LoadJob(request.request_id, [part])
+        first, stop = (tokens // self._tokens for tokens in (state.computed, state.computed + num_external_tokens))
+        keys = self._keys(state)
+        assert self._promises is not None, "what is loaded was promised"
+        state.loading = tuple(keys[first:stop])
+        self._promises.loading.update(state.loading)
+        ids = blocks.get_block_ids()
+        parts = [
+            self._part(number, keys, ids[group.group_id], (first, stop)) for number, group in enumerate(self._groups)
+        ]
+        job = LoadJob(request.request_id, [part for part in parts if part.keys])
         if self._alone and self._seat.worker is not None:
             self._seat.worker.start_load(job)  # pinned at once, and no step runs that could write into these blocks
         else:
             self._loads.append(job)
 
+    def _part(self, number: int, keys: Sequence[bytes], block_ids: Sequence[int], span: tuple[int, int]) -> Part:
+        """What a group loads of a span of the store's blocks; the engine has none for what its window leaves out."""
+        (first, stop), k = span, self._engine_blocks
+        while first < stop and block_ids[first * k] == self._saves.pool.null_block.block_id:
+            first += 1
+        parent = keys[first - 1] if first else NO_PARENT
+        return Part(number, list(keys[first:stop]), pages.id_rows(block_ids[first * k : stop * k], k), parent)
+
     def hit_sources(self, request: Any, num_tokens: int) -> dict[CacheHitSource, int]:
         """Where the tokens of a load came from."""
         state = self._requests.get(request.request_id)
-        from_host = num_tokens if state is None else state.from_host(num_tokens, self._group.store_tokens)
+        from_host = num_tokens if state is None else state.from_host(num_tokens, self._tokens)
         sources = {CacheHitSource.HOST: from_host, CacheHitSource.DISK: num_tokens - from_host}
         return {source: count for source, count in sources.items() if count}
 
@@ -228,7 +196,7 @@ class SchedulerHalf:
                 state = self._requests.get(request_id)
                 if state is not None:
                     block_ids = scheduler_output.kv_connector_block_state.get_block_ids(request_id)
-                    self._saves.add(state, self._keys(state), block_ids[self._group.group_id], num_tokens)
+                    self._saves.add(state, self._keys(state), block_ids, num_tokens)
         return StepJobs(loads, self._saves.take(), layerwise=self._options.load == "layerwise")
 
     def step_done(self, output: Any) -> None:
@@ -236,7 +204,9 @@ class SchedulerHalf:
         measured = self._stopwatch.end()
         if measured is not None:
             prefix, tokens, seconds = measured
-            self._tell(lambda handle: handle.report_prefill(prefix_tokens=prefix, num_tokens=tokens, seconds=seconds))
+            self._tell(
+                lambda kept: kept.handle.report_prefill(prefix_tokens=prefix, num_tokens=tokens, seconds=seconds)
+            )
         report = output.kv_connector_worker_meta
         if isinstance(report, StepReport):
             for job_id, count in report.saved.items():
@@ -248,10 +218,18 @@ class SchedulerHalf:
         ended = set(output.finished_recving or ()) if self._options.load == "async" else set(self._requests)
         for request_id in ended & self._requests.keys():
             state = self._requests[request_id]
-            self._loading.difference_update(state.loading)
-            state.loading = ()
+            self._end_load(state)
             if state.request.is_finished():
                 del self._requests[request_id]
+
+    def _end_load(self, state: Waiting) -> None:
+        if state.loading and self._promises is not None:
+            self._promises.loading.difference_update(state.loading)
+            self._offered(state.request, state.computed // self._tokens, state.loading)
+        state.loading = ()
+
+    def _offered(self, request: Any, first: int, keys: Sequence[bytes]) -> None:
+        """Blocks of a request should be in the store now, from the `first` one."""
 
     def _computed(self, request_id: str) -> int:
         state = self._requests.get(request_id)
@@ -270,12 +248,12 @@ class SchedulerHalf:
     def clear(self) -> bool:
         """Forget every block of the namespace. Blocks."""
         try:
-            for handle in self._handles:
-                handle.clear()
+            for kept in self._kept:
+                kept.handle.clear()
         except TierstoreError as error:
             _logger.error("the cache cannot be cleared: %s", error)
             return False
-        return bool(self._handles)
+        return bool(self._kept)
 
     def close(self) -> None:
         """Let go of the queue."""
@@ -283,17 +261,18 @@ class SchedulerHalf:
             self._leave_queue(state)
         if self._advisor is not None:
             self._advisor.close()
-        self._advisor, self._handles = None, []
+        self._advisor = self._promises = None
+        self._kept = []
         self._adapters.close()
 
     def _keys(self, state: Waiting) -> Sequence[bytes]:
         """Keys of every block of the store whose tokens are all known; none while its adapter is not."""
-        lora, k = state.request.lora_request, self._group.blocks_per_store_block
+        lora, k = state.request.lora_request, self._engine_blocks
         if lora is None:
             return state.keys(k, None)
         adapter = self._adapters.digest(lora.lora_path)
         return [] if adapter is None else state.keys(k, adapter)
 
-    def _tell(self, message: Callable[[Handle], object]) -> None:
+    def _tell(self, message: Callable[[Kept], object]) -> None:
         if self._advisor is not None:
             self._advisor.tell(message)

@@ -23,7 +23,7 @@ class Waiting:
 
     Attributes:
         request: vLLM's.
-        rank: Its turn in the look-ahead window; None once it has started.
+        rank: Its turn in the look-ahead window; None where it has none, and once it has started.
         cursor: Blocks of the store from the first that are held already or have been saved.
         computed: Tokens that the engine held itself when it was asked last.
         loading: Keys that are being loaded for it.
@@ -33,7 +33,7 @@ class Waiting:
     """
 
     request: Any
-    rank: int | None
+    rank: int | None = None
     cursor: int = 0
     computed: int = 0
     loading: tuple[bytes, ...] = ()

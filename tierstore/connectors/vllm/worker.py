@@ -76,7 +76,9 @@ class WorkerHalf:
         self._loads: dict[str, _Load] = {}
         self._saves: dict[int, list[Transfer]] = {}
         self._report = StepReport()
+        self._whole_requests = len(groups) > 1 or groups[0].window is not None
         self._invalid: set[int] = set()
+        self._failed: set[str] = set()
         self._counts = StepCounts()
         self._device: Device | None = None
         self._layer_groups: dict[str, int] = {}
@@ -199,8 +201,11 @@ class WorkerHalf:
                 self._counts.add(Count.LOAD_SECONDS, result.seconds)
         if lost:
             self._counts.add(Count.LOST_BLOCKS, len(lost))
-            self._invalid |= lost
             self._report.failed_loads.add(request_id)
+            if self._whole_requests:  # what a shorter prefix needs of a window has not been loaded
+                self._failed.add(request_id)
+            else:
+                self._invalid |= lost
 
     def _take_saved(self) -> list[int]:
         """Jobs whose saves have ended, once."""
@@ -221,6 +226,11 @@ class WorkerHalf:
     def take_invalid_blocks(self) -> set[int]:
         """Blocks that failed to load since the last call."""
         taken, self._invalid = self._invalid, set()
+        return taken
+
+    def take_failed_requests(self) -> set[str]:
+        """Requests of which nothing counts as loaded, since the last call."""
+        taken, self._failed = self._failed, set()
         return taken
 
     def take_report(self) -> StepReport | None:
