@@ -4,8 +4,8 @@ Read docs/vllm.md to use it. vLLM imports this in its front end too, so everythi
 at the version of vLLM.
 
     connector    what vLLM calls; hands each call to one of its two halves
-    scheduler    the half in the scheduler: what to load, what to wait for, what to save; with it waiting, patience,
-                 saves and adapters
+    scheduler    the half in the scheduler: what to load, what to wait for, what to save; with it promises, advice,
+                 waiting, patience, saves, events and adapters
     worker       the half in a worker: binds the cache, starts copies, reports how they ended
     seat         where the halves of one engine find their store
     pages        which bytes of the engine's cache are which bytes of a block

@@ -211,8 +211,8 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return PrometheusCounts(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def take_events(self) -> Iterable[Any]:
-        """KV events since the last call."""
-        return ()
+        """KV events of the store's blocks since the last call."""
+        return self.scheduler.take_events()
 
     def reset_cache(self) -> bool | None:
         """Forget all blocks of this engine's namespaces, durably. Blocks."""

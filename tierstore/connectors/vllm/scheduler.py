@@ -16,6 +16,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from tierstore.connectors.vllm import pages
 from tierstore.connectors.vllm.adapters import Adapters
 from tierstore.connectors.vllm.advice import Here, Kept, There
+from tierstore.connectors.vllm.events import Events
 from tierstore.connectors.vllm.jobs import LoadJob, Part, StepJobs, StepReport
 from tierstore.connectors.vllm.patience import Stopwatch
 from tierstore.connectors.vllm.promises import Promises
@@ -62,6 +63,10 @@ class SchedulerHalf:
         self._kept: list[Kept] = []
         self._advisor: Advisor | None = None
         self._promises: Promises | None = None
+        self._events: Events | None = None
+        self._publishes = vllm_config.kv_events_config is not None and (
+            vllm_config.kv_events_config.enable_kv_cache_events
+        )
         self._requests: dict[str, Waiting] = {}
         self._loads: list[LoadJob] = []
         self._counts = StepCounts()
@@ -79,6 +84,9 @@ class SchedulerHalf:
                 self._kept.append(Kept(store.namespace(namespace), number, group.window, len(self._kept)))
         self._advisor = (Here if self._options.mode == "embedded" else There)(self._kept)
         self._promises = Promises(self._options, self._advisor, lambda: self._counts.add(Count.HELD_BACK, 1))
+        if self._publishes:
+            num_shards = sum(kept.group == 0 for kept in self._kept)
+            self._events = Events(self._groups[0], num_shards=num_shards, tell=self._advisor.tell)
 
     def bind_pool(self, pool: Any) -> None:
         """Hold blocks of this pool while they are saved; and end saves before it is reset."""
@@ -230,6 +238,8 @@ class SchedulerHalf:
 
     def _offered(self, request: Any, first: int, keys: Sequence[bytes]) -> None:
         """Blocks of a request should be in the store now, from the `first` one."""
+        if self._events is not None:
+            self._events.expect(request, first, keys)
 
     def _computed(self, request_id: str) -> int:
         state = self._requests.get(request_id)
@@ -239,6 +249,10 @@ class SchedulerHalf:
         """What was counted since the last call."""
         counts, self._counts = self._counts, StepCounts()
         return counts
+
+    def take_events(self) -> Sequence[Any]:
+        """What has changed in the store since the last call, where vLLM publishes it."""
+        return () if self._events is None else self._events.take()
 
     @property
     def saving(self) -> bool:
