@@ -62,10 +62,8 @@ def test_the_tier_has_every_method_that_vllm_calls_with_its_parameters(home: Eng
     base, own = found["base"], found["own"]
     assert set(found["abstract"]) <= own.keys()
     assert not {name for name in own if base[name] != own[name]}
-    as_they_are = {"has_pending_work", "take_events", "touch", "on_request_finished", "serve_external_requests"}
-    assert base.keys() - own.keys() <= as_they_are | {"on_schedule_end", "get_stats", "block_size_bytes"}, (
-        "read the new"
-    )
+    as_they_are = {"has_pending_work", "touch", "on_request_finished", "serve_external_requests", "on_schedule_end"}
+    assert base.keys() - own.keys() <= as_they_are | {"block_size_bytes"}, "read the new"
 
 
 def test_what_the_cpu_tier_evicts_comes_back(home: EngineProcess, tmp_path: Path) -> None:
@@ -132,6 +130,7 @@ def test_a_load_says_which_chunks_came_before_a_damaged_one(kept: Path, home: En
         assert result["right"][:3] == [True] * 3
         assert result["after"] == ["HIT"] * 3 + ["MISS"] * 9, "this request asks for no more of them"
         assert ask("known", names=NAMES) == ["HIT"] * 3 + ["MISS"] + ["HIT"] * 8
+        assert ask("counts") == {"vllm:tierstore_tier_lost_chunks": 9}
         assert ask("load", names=NAMES) == [*RIGHT[:3], "miss", *RIGHT[4:]]
 
 
@@ -152,20 +151,40 @@ def test_a_look_up_answers_from_memory_and_asks_again_for_what_is_under_way(kept
         assert ask("known", names=[99]) == ["MISS"]
 
 
-def test_what_the_pool_has_no_room_for_is_a_failed_store(home: EngineProcess, tmp_path: Path) -> None:
-    with tiering(home, options(tmp_path / "kv", host_size="512 KiB"), chunks=64) as ask:
-        many = list(range(48))
+def test_a_job_larger_than_the_pool_passes_through_it_piece_by_piece(home: EngineProcess, tmp_path: Path) -> None:
+    with tiering(home, options(tmp_path / "kv", host_size="512 KiB"), chunks=100) as ask:
+        many = list(range(100))
         (stored,) = ask("job", names=many, load=False)
-        assert stored["success"] is False
-        known = ask("known", names=many)
-        assert known == sorted(known), "hits, then misses"
-        assert 0 < known.count("HIT") < len(many)
+        assert stored["success"] is True
+        assert ask("known", names=many) == ["HIT"] * len(many)
+        (loaded,) = ask("job", names=many, load=True)
+        assert (loaded["success"], loaded["right"]) == (True, [True] * len(many))
+        assert ask("counts") == {}
+
+
+def test_who_follows_the_events_knows_which_chunks_are_kept(home: EngineProcess, tmp_path: Path) -> None:
+    """An SSD of 8 MiB for 16 MiB of chunks, so that files go."""
+    tier = options(tmp_path / "kv", host_size="512 KiB", ssd_size="8 MiB", ssd_file_size="1 MiB")
+    with tiering(home, tier, chunks=64, shape={"publishes": True}) as ask:
+        known: set[int] = set()
+        told = 0
+        for step in range(120):
+            if step < 20:
+                ask("save", names=list(range(50 * step, 50 * step + 50)))
+                ask("flush")
+            for name, removed in ask("events"):
+                told += 1
+                (known.remove if removed else known.add)(name)
+        kept = ask("known_of", names=list(range(1000)))
+        assert known == set(kept)
+        assert 0 < len(kept) < told
 
 
 def test_hashes_that_no_other_process_would_find_are_not_kept(home: EngineProcess, tmp_path: Path) -> None:
     with tiering(home, options(tmp_path / "kv")) as ask:
         ask("save", names=NAMES, hash_nbytes=16)
         assert ask("results") == [{"success": False, "nbytes": None}]
+        assert ask("counts") == {"vllm:tierstore_tier_refused_chunks": len(NAMES)}
         ask("reset")
         assert ask("load", names=NAMES, hash_nbytes=16) == MISS
 

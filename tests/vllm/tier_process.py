@@ -35,6 +35,7 @@ USUAL: dict[str, Any] = {
     "tp_size": 1,
     "dp_index": 0,
     "dp_size": 1,
+    "publishes": False,
 }
 """What vLLM tells of an engine."""
 
@@ -81,7 +82,7 @@ class Tiering:
         config = native.OffloadingConfig(
             groups=(native.OffloadingGroupConfig(given["group"][0], tuple(given["group"][1]), given["group"][2]),),
             worker_kv_bytes_per_block=given["block_nbytes"],
-            enable_kv_cache_events=False,
+            enable_kv_cache_events=given["publishes"],
             extra_config=extra,
             engine_id=f"tierstore-test-{os.getpid()}",
             model=native.OffloadingModelConfig(given["model"], given["dtype"]),
@@ -184,6 +185,25 @@ class Tiering:
         (found,) = self.known(names=[name])
         reservation.abandon().result()
         return found
+
+    def events(self) -> list[tuple[int, bool]]:
+        """The tier's own KV events since the last call: which chunk, and whether it has gone."""
+        names = {bytes(key_of(name)): name for name in range(1000)}
+        own = [event for event in self._tiering.take_events() if event.ownership == "TierStoreTier"]
+        return [(names[bytes(key)], event.removed) for event in own for key in event.keys]
+
+    def known_of(self, *, names: list[int]) -> list[int]:
+        """Those of these chunks that the store holds."""
+        return [name for name, found in zip(names, self.known(names=names), strict=True) if found == "HIT"]
+
+    def counts(self) -> dict[str, float]:
+        """What the tier has counted since the last call, as vLLM takes it up."""
+        stats = self._tiering.get_stats()
+        found = {} if stats is None else stats.reduce()
+        assert set(self._tier.build_metric_definitions({})) >= {
+            name.partition(":(")[0] for name in found if "_tier_" in name and "tierstore" in name
+        }
+        return {name.partition(":(")[0]: value for name, value in found.items() if "tierstore" in name}
 
     def row(self, *, name: int) -> str:
         """The first bytes of a chunk, as hex."""

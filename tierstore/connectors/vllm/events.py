@@ -1,44 +1,33 @@
 """KV events: tells whoever routes requests by them which blocks the store holds, and when it holds them no longer.
 
-vLLM publishes them with those of its own cache. Nobody tells the connector when a block moves or goes, so the store is
-asked: a slice in every step, new blocks first. Called by the scheduler's half; a service is asked on its thread.
+vLLM publishes them with those of its own cache. Called by the scheduler's half; a service is asked on its thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
 from vllm.distributed.kv_events import MEDIUM_CPU, MEDIUM_STORAGE, BlockRemoved, BlockStored
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
 from tierstore.advice import Place
+from tierstore.connectors.vllm.following import Followed
 
 if TYPE_CHECKING:
     from tierstore.connectors.vllm.advice import Kept
+    from tierstore.connectors.vllm.following import Answers
     from tierstore.connectors.vllm.pages import Group
-    from tierstore.types import UInt8Array
 
     Tell: TypeAlias = Callable[[Callable[[Kept], object]], None]
 
 __all__ = ["Events"]
 
-_FRESH_SLICE, _TOLD_SLICE = 256, 32
-"""Blocks that one step asks about: of those nobody has been told of, and of those that may have gone."""
-
-_FRESH_MAX, _TOLD_MAX = 1 << 14, 1 << 17
-"""Blocks that are followed; of more, the oldest are given up, and taken back where they were told of."""
-
-_PATIENCE_STEPS = 1000
-"""An answer that takes longer is not coming: the service had gone, or too much was asked of it."""
-
 _MEDIUMS = {Place.HOST: MEDIUM_CPU, Place.SSD: MEDIUM_STORAGE}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Block:
     """What is told of one of the store's blocks.
 
@@ -47,23 +36,12 @@ class _Block:
         parent: That of the block before; None for the first.
         tokens: Of all of them.
         lora: Adapter's number and name; None twice without one.
-        medium: Where it has been told to be; None where nobody has been told.
     """
 
     hashes: list[Any]
     parent: Any
     tokens: list[int]
     lora: tuple[int | None, str | None]
-    medium: str | None = None
-
-
-@dataclass(slots=True)
-class _Question:
-    """Blocks that the store has been asked about, and what each shard has answered so far."""
-
-    keys: list[bytes]
-    answers: list[UInt8Array] = field(default_factory=list)
-    steps: int = 0
 
 
 class Events:
@@ -77,11 +55,15 @@ class Events:
 
     def __init__(self, group: Group, *, num_shards: int, tell: Tell) -> None:
         self._group = group
-        self._num_shards = num_shards
         self._tell = tell
-        self._fresh: dict[bytes, _Block] = {}
-        self._told: dict[bytes, _Block] = {}
-        self._question: _Question | None = None
+        self._blocks: Followed[_Block] = Followed(self._ask, num_shards=num_shards)
+
+    def _ask(self, keys: Sequence[bytes], answers: Answers) -> None:
+        def answer(kept: Kept) -> None:
+            if kept.group == 0:
+                answers.append(kept.handle.places(keys))
+
+        self._tell(answer)
 
     def expect(self, request: Any, first: int, keys: Sequence[bytes]) -> None:
         """Blocks of a request, from its `first` of the store's, have been offered to the store or loaded from it."""
@@ -89,70 +71,30 @@ class Events:
         named = (None, None) if lora is None else (lora.adapter_id, lora.lora_name)
         k, tokens = self._group.blocks_per_store_block, self._group.store_tokens
         for index, key in enumerate(keys, first):
-            if key in self._told or key in self._fresh:
+            if key in self._blocks:
                 continue
             hashes = [maybe_convert_block_hash(value) for value in request.block_hashes[index * k : (index + 1) * k]]
             parent = maybe_convert_block_hash(request.block_hashes[index * k - 1]) if index else None
             own = list(request.all_token_ids[index * tokens : (index + 1) * tokens])
-            self._fresh[key] = _Block(hashes, parent, own, named)
-        for key in list(islice(self._fresh, max(0, len(self._fresh) - _FRESH_MAX))):
-            del self._fresh[key]
+            self._blocks.add(key, _Block(hashes, parent, own, named))
 
     def take(self) -> list[BlockStored | BlockRemoved]:
-        """What has changed since the last call, as far as the store has been asked. Asks it about more."""
-        question = self._question or self._ask()
-        if question is None:
-            return []
-        question.steps += 1
-        answered = len(question.answers) == self._num_shards
-        self._question = None if answered or question.steps > _PATIENCE_STEPS else question
-        return list(self._settle(question)) if answered else []
+        """What has changed since the last call, as far as the store has been asked."""
+        return list(self._told())
 
-    def _ask(self) -> _Question | None:
-        keys = [*islice(self._fresh, _FRESH_SLICE), *islice(self._told, _TOLD_SLICE)]
-        if not keys:
-            return None
-        question = _Question(keys)
-
-        def answer(kept: Kept) -> None:
-            if kept.group == 0:
-                question.answers.append(kept.handle.places(keys))
-
-        self._tell(answer)
-        return question
-
-    def _settle(self, question: _Question) -> Iterator[BlockStored | BlockRemoved]:
-        for key, places in zip(question.keys, np.stack(question.answers, axis=1).tolist(), strict=True):
-            block = self._fresh.pop(key, None) or self._told.pop(key, None)
-            if block is None:
-                continue
-            if Place.UNDER_WAY in places:
-                (self._fresh if block.medium is None else self._told)[key] = block
-                continue
-            medium = None if Place.NOWHERE in places else _MEDIUMS[Place(max(places))]
-            if block.medium not in (None, medium):
-                yield self._removed(block)
-            if medium is None:
-                continue
-            if block.medium != medium:
-                block.medium = medium
-                yield self._stored(block)
-            self._told[key] = block
-        for key in list(islice(self._told, max(0, len(self._told) - _TOLD_MAX))):
-            yield self._removed(self._told.pop(key))
-
-    def _stored(self, block: _Block) -> BlockStored:
-        lora_id, lora_name = block.lora
-        return BlockStored(
-            block_hashes=block.hashes,
-            parent_block_hash=block.parent,
-            token_ids=block.tokens,
-            block_size=self._group.block_tokens,
-            lora_id=lora_id,
-            medium=block.medium,
-            lora_name=lora_name,
-            group_idx=self._group.group_id,
-        )
-
-    def _removed(self, block: _Block) -> BlockRemoved:
-        return BlockRemoved(block_hashes=block.hashes, medium=block.medium, group_idx=self._group.group_id)
+    def _told(self) -> Iterator[BlockStored | BlockRemoved]:
+        for block, was, now in self._blocks.changes():
+            if was in _MEDIUMS:
+                yield BlockRemoved(block_hashes=block.hashes, medium=_MEDIUMS[was], group_idx=self._group.group_id)
+            if now in _MEDIUMS:
+                lora_id, lora_name = block.lora
+                yield BlockStored(
+                    block_hashes=block.hashes,
+                    parent_block_hash=block.parent,
+                    token_ids=block.tokens,
+                    block_size=self._group.block_tokens,
+                    lora_id=lora_id,
+                    medium=_MEDIUMS[now],
+                    lora_name=lora_name,
+                    group_idx=self._group.group_id,
+                )

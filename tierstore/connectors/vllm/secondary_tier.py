@@ -7,54 +7,57 @@ Bytes pass from the CPU tier's rows through a small pool, which only stages them
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from vllm.platforms import current_platform
-from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.v1.kv_offload.base import (
+    LookupResult,
+    Medium,
+    OffloadingCounterMetadata,
+    OffloadingEvent,
+    RequestOffloadingContext,
+)
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
-from tierstore.config import SETTINGS
-from tierstore.connectors.vllm.options import Options
-from tierstore.connectors.vllm.versions import check_version, installed_version
-from tierstore.connectors.vllm.weights import digest_folder, find_folder
-from tierstore.control.slabs import SLAB_SLOTS_MIN, SLABS_MIN
+from tierstore.advice import Place
+from tierstore.connectors.vllm import tier_setup
+from tierstore.connectors.vllm.following import Followed
+from tierstore.connectors.vllm.tier_jobs import Moving
+from tierstore.connectors.vllm.versions import check_version
 from tierstore.device.axes import PagedTensor
 from tierstore.device.paged_kv import PagedKV
 from tierstore.device.paging import slot_nbytes
-from tierstore.encoding import encode_canonical
-from tierstore.errors import ConfigError, TierstoreError
-from tierstore.keys import Namespace
-from tierstore.layout import KVLayout
-from tierstore.settings import nearest
 from tierstore.store import Store
 from tierstore.types import HASH_NBYTES, Presence
 
 if TYPE_CHECKING:
-    from vllm.v1.kv_offload.base import OffloadingSpec, OffloadKey, ReqContext
-    from vllm.v1.kv_offload.config import OffloadingConfig, OffloadingParallelConfig
+    from vllm.v1.kv_offload.base import OffloadingMetricMetadata, OffloadingSpec, OffloadKey, ReqContext
     from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
     from vllm.v1.kv_offload.tiering.base import TransferJob
 
-    from tierstore.config import StoreConfig
+    from tierstore.connectors.vllm.following import Answers
     from tierstore.transfer.future import Transfer
 
 __all__ = ["TierStoreTier"]
 
-_HOST_NBYTES = 512 << 20
-"""Size of the pool where nobody says and chunks are small: what is kept lies in vLLM's CPU tier or on SSD."""
-
 _KEY_NBYTES = HASH_NBYTES + 4
 """Bytes of a key of vLLM whose block hash is of the sha256 family; the last four are the group's number."""
 
-_OWN = ("locality", "revision", "tenant")
-"""Options of the tier; all others are settings of the store."""
+_PIECES = 4
+"""Pieces of a job that would fill the pool, which also holds what is on its way to SSD."""
+
+REFUSED_CHUNKS, LOST_CHUNKS = "vllm:tierstore_tier_refused_chunks", "vllm:tierstore_tier_lost_chunks"
+
+_MEANINGS = {
+    REFUSED_CHUNKS: "chunks that the store did not take: SSD is too slow or full",
+    LOST_CHUNKS: "chunks that were promised and could not be loaded",
+}
 
 _ANSWERS = {Presence.HIT: LookupResult.HIT, Presence.PENDING: LookupResult.RETRY, Presence.MISS: LookupResult.MISS}
 
@@ -93,18 +96,22 @@ class TierStoreTier(SecondaryTierManager):  # type: ignore[misc]
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         check_version()
-        self.locality, own = _read(options)
+        self.locality, own = tier_setup.read(options)
         view = memoryview(primary_kv_view)  # of its own: vLLM releases the one it gave, whoever looks at it
         rows = np.asarray(view).view(np.uint8)
-        config = _configure(own, offloading_spec.config.parallel, row_nbytes=rows.shape[1])
-        namespace = _namespace(offloading_spec.config, own, row_nbytes=rows.shape[1])
+        config = tier_setup.configure(own, offloading_spec.config.parallel, row_nbytes=rows.shape[1])
+        namespace = tier_setup.namespace(offloading_spec.config, own, row_nbytes=rows.shape[1])
         self._kv: PagedKV | None = PagedKV.bind(namespace.layout, [PagedTensor(rows, "block element", "block")])
-        self._under_way: dict[int, tuple[TransferJob, Transfer | None]] = {}
+        self._piece = max(1, config.host.size // slot_nbytes(rows.shape[1]) // _PIECES)
+        self._under_way: list[Moving] = []
+        self._counts = OffloadingConnectorStats()
         self._warned = False
         with ExitStack() as undo:
             self._store = undo.enter_context(Store(config))
             self._handle = self._store.namespace(namespace)
             undo.pop_all()
+        publishes = offloading_spec.kv_events_config.enable_kv_cache_events
+        self._followed: Followed[OffloadKey] | None = Followed(self._ask, num_shards=1) if publishes else None
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         """No wish: chunks are offered as they are filled."""
@@ -117,35 +124,92 @@ class TierStoreTier(SecondaryTierManager):  # type: ignore[misc]
         return _ANSWERS[self._handle.presence(_hashes([key]))[0]]
 
     def submit_store(self, job_metadata: TransferJob) -> None:
-        """Start copying chunks into the store, which writes them to SSD behind that."""
-        self._submit(job_metadata, self._handle.put)
+        """Start copying chunks into the store, which writes them to SSD behind that.
+
+        A job of several pieces waits for SSD with each: the next one takes its place in the pool.
+        """
+        put: Callable[..., Transfer] = self._handle.put
+        if len(job_metadata.keys) > self._piece:
+            put = partial(put, durable=True)
+        self._submit(job_metadata, put, self._store.flush)
 
     def submit_load(self, job_metadata: TransferJob) -> None:
         """Start copying chunks from the store."""
-        self._submit(job_metadata, self._handle.get)
+        self._submit(job_metadata, self._handle.get, None)
 
-    def _submit(self, job: TransferJob, verb: Callable[..., Transfer]) -> None:
+    def _submit(
+        self, job: TransferJob, verb: Callable[..., Transfer], make_room: Callable[[], Transfer] | None
+    ) -> None:
         keys = list(job.keys)
-        transfer = None
-        if all(map(self._is_reproducible, keys)):
-            try:
-                transfer = verb(_hashes(keys), self._kv, block_ids=job.chunk_ids)
-            except TierstoreError as error:
-                _logger.warning("a job of %d chunks was not started: %s", len(keys), error)
-        self._under_way[job.job_id] = job, transfer
+        hashes = _hashes(keys) if all(map(self._is_reproducible, keys)) else []
+
+        def move(span: slice) -> Transfer:
+            return verb(hashes[span], self._kv, block_ids=job.chunk_ids[: len(hashes)][span])
+
+        self._under_way.append(Moving(job, move, make_room, piece=self._piece))
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
-        """Jobs that have ended since the last call."""
-        ended = [(job, moved) for job, moved in self._under_way.values() if moved is None or moved.done()]
-        for job, _ in ended:
-            del self._under_way[job.job_id]
-        return [_report(job, moved) for job, moved in ended]
+        """Jobs that have ended since the last call; begins the next piece of the others."""
+        ended = [moving for moving in self._under_way if moving.done()]
+        self._under_way = [moving for moving in self._under_way if moving not in ended]
+        return [self._report(moving) for moving in ended]
+
+    def _report(self, moving: Moving) -> JobResult:
+        """What vLLM is told of a job that has ended."""
+        job, keys = moving.job, list(moving.job.keys)
+        moved, left = keys[: moving.moved], keys[moving.moved :]
+        if self._followed is not None:
+            for key, chunk_hash in zip(moved, _hashes(moved), strict=True):
+                self._followed.add(chunk_hash, key)
+        if not job.is_promotion:
+            self._count(REFUSED_CHUNKS, len(left))
+            return JobResult(job.job_id, moving.whole, None, moving.seconds, moving.nbytes or None)
+        if left:
+            self._count(LOST_CHUNKS, len(left))
+            lost = job.req_context.get_state(_Lost) or _Lost()
+            lost.update(left)
+            job.req_context.set_state(lost)
+        return JobResult(job.job_id, not left, moved or None if left else None, moving.seconds, moving.nbytes or None)
 
     def drain_jobs(self) -> None:
         """Wait until every job has ended. Blocks."""
-        for _, transfer in self._under_way.values():
-            if transfer is not None:
-                transfer.result()
+        for moving in self._under_way:
+            moving.finish()
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        """Chunks that the store holds now and did not, or no longer, where vLLM publishes them."""
+        if self._followed is None:
+            return
+        for key, was, now in self._followed.changes():
+            if Place.NOWHERE in (was, now):  # what only changes its tier in the store stays
+                yield OffloadingEvent(
+                    [key],
+                    self.medium,
+                    removed=now is Place.NOWHERE,
+                    locality=self.locality,
+                    ownership=self.tier_type,
+                    removal_expected=True,
+                )
+
+    def _ask(self, keys: Sequence[bytes], answers: Answers) -> None:
+        answers.append(self._handle.places(keys))
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
+        """What `get_stats` counts."""
+        return {
+            name: OffloadingCounterMetadata(f"tierstore: {meaning}.", labelnames=("tier",))
+            for name, meaning in _MEANINGS.items()
+        }
+
+    def get_stats(self) -> OffloadingConnectorStats | None:
+        """What was counted since the last call, beside what vLLM counts of every tier itself."""
+        counts, self._counts = self._counts, OffloadingConnectorStats()
+        return None if counts.is_empty() else counts
+
+    def _count(self, name: str, number: int) -> None:
+        if number:
+            self._counts.increase_counter(name, number, (self.tier_type,))
 
     def shutdown(self) -> None:
         """Close the store, which finishes what is under way, and let go of the CPU tier's memory. Blocks."""
@@ -169,91 +233,3 @@ class TierStoreTier(SecondaryTierManager):  # type: ignore[misc]
 def _hashes(keys: Sequence[OffloadKey]) -> list[bytes]:
     """The store's hashes of vLLM's keys, each a block hash and a group's number."""
     return [hashlib.sha256(key).digest() for key in keys]
-
-
-def _report(job: TransferJob, transfer: Transfer | None) -> JobResult:
-    """What vLLM is told of a job that has ended; None is one that never began."""
-    if transfer is None:
-        return JobResult(job.job_id, False)
-    result = transfer.result()
-    if result.ok or not job.is_promotion:
-        return JobResult(job.job_id, result.ok, None, result.seconds, result.nbytes)
-    keys = list(job.keys)
-    lost = job.req_context.get_state(_Lost) or _Lost()
-    lost.update(keys[result.leading :])
-    job.req_context.set_state(lost)
-    return JobResult(job.job_id, False, keys[: result.leading] or None, result.seconds, result.nbytes)
-
-
-def _read(given: Mapping[str, object]) -> tuple[Locality | None, Options]:
-    """Options of the tier, and with them settings of its store."""
-    known = {*_OWN, *(setting.argument for setting in SETTINGS), *(setting.key for setting in SETTINGS)}
-    for name in sorted(given.keys() - known):
-        raise ConfigError(f"secondary_tiers: {name} is not an option; {nearest(name, known)}")
-    locality = given.get("locality")
-    if locality is not None and locality not in Locality.__members__:
-        raise ConfigError(f"secondary_tiers: locality is {locality!r}; give {' or '.join(Locality.__members__)}")
-    own = Options.read({name: value for name, value in given.items() if name != "locality"})
-    return None if locality is None else Locality(locality), own
-
-
-def _configure(options: Options, parallel: OffloadingParallelConfig, *, row_nbytes: int) -> StoreConfig:
-    """Settings of the store: with a folder, and with a pool that fits its blocks where nobody says another."""
-    config = options.store_config(
-        dp_rank=parallel.data_parallel_index, dp_size=parallel.data_parallel_size, device="cpu"
-    )
-    if not config.ssd.enabled:
-        raise ConfigError(
-            "secondary_tiers: ssd_dir is not set, so nothing would be kept; name a folder of this machine"
-        )
-    if config.sources.keys() & {"host.size", "host.slab_size"}:
-        return config
-    slab_nbytes = max(_HOST_NBYTES // 8, SLAB_SLOTS_MIN * slot_nbytes(row_nbytes))
-    size = max(_HOST_NBYTES, SLABS_MIN * slab_nbytes)
-    return dataclasses.replace(config, host=dataclasses.replace(config.host, size=size, slab_size=slab_nbytes))
-
-
-def _namespace(config: OffloadingConfig, options: Options, *, row_nbytes: int) -> Namespace:
-    """All that vLLM tells a tier and that shapes the bytes of a row. Blocks on the weights' files."""
-    name, parallel, cache = Path(config.model.name), config.parallel, config.cache
-    fields = {
-        "vllm": ".".join((installed_version() or "").split(".")[:2]),
-        "device": current_platform.device_type,
-        "groups": [[group.group_id, group.tokens_per_block, list(group.layer_names)] for group in config.groups],
-        "tokens_per_hash": cache.tokens_per_hash,
-        "blocks_per_chunk": cache.blocks_per_chunk,
-        "worker_kv_bytes_per_block": config.worker_kv_bytes_per_block,
-        "workers": [parallel.rank, parallel.world_size, parallel.pcp_size, parallel.dcp_size],
-        "replicated": config.replicated_layout,
-        "canonical": config.canonical_layout,
-        "layout": config.kv_cache_layout,
-    }
-    block_tokens = config.groups[0].tokens_per_block * cache.blocks_per_chunk
-    return Namespace(
-        model=name.name if name.is_dir() else config.model.name,
-        layout=KVLayout.opaque(block_nbytes=row_nbytes, block_tokens=block_tokens),
-        revision=_find_revision(config.model.name) if options.revision is None else options.revision,
-        engine_config=hashlib.sha256(b"tierstore vllm tier 1\0" + encode_canonical(fields)).hexdigest(),
-        quantization=config.model.dtype,
-        tp_size=parallel.tp_size,
-        pp_size=parallel.pp_size,
-        tenant=options.tenant,
-    )
-
-
-def _find_revision(model: str) -> str:
-    """A digest of the model's weights and configuration. Blocks on files.
-
-    Raises:
-        ConfigError: They are not here, or here more than once: a tier is not told which revision the engine runs.
-    """
-    folder = find_folder(model, None)
-    if folder is None or (not Path(model).is_dir() and len(list(folder.parent.iterdir())) > 1):
-        found = "not on this machine" if folder is None else "on this machine in several revisions"
-        raise ConfigError(
-            f"secondary_tiers: the weights of {model!r} are {found}, so nothing tells them from others; set revision "
-            "to what names them"
-        )
-    configuration = folder / "config.json"
-    shape = hashlib.sha256(configuration.read_bytes() if configuration.exists() else b"").hexdigest()
-    return f"{digest_folder(folder)}-{shape}"

@@ -1,0 +1,114 @@
+"""What becomes of blocks: the store is asked in every step, a slice of them, since nobody tells who used it.
+
+Blocks that nobody has been told of come first; of the others a few each time. Called on the scheduler's thread,
+which waits for no answer: one that is not there yet is looked for in the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from tierstore.advice import Place
+
+if TYPE_CHECKING:
+    from tierstore.types import UInt8Array
+
+    Answers: TypeAlias = list[UInt8Array]
+    """Of each shard where it has the blocks of a question; as many come as there are shards, in their own time."""
+
+    Ask: TypeAlias = Callable[[Sequence[bytes], Answers], None]
+
+__all__ = ["Followed"]
+
+T = TypeVar("T")
+
+_FRESH_SLICE, _TOLD_SLICE = 256, 32
+"""Blocks that one step asks about: of those nobody has been told of, and of those that may have gone."""
+
+_FRESH_MAX, _TOLD_MAX = 1 << 14, 1 << 17
+"""Blocks that are followed; of more, the oldest are given up, and taken back where they were told of."""
+
+_PATIENCE_STEPS = 1000
+"""An answer that takes longer is not coming: the service had gone, or too much was asked of it."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """Blocks that the store has been asked about."""
+
+    keys: list[bytes]
+    answers: Answers = field(default_factory=list)
+    steps: int = 0
+
+
+class Followed(Generic[T]):
+    """Blocks, and where each has been told to be.
+
+    Args:
+        ask: Has every shard say where it has blocks, and does not wait for it.
+        num_shards: That must have a block, so that it counts.
+    """
+
+    def __init__(self, ask: Ask, *, num_shards: int) -> None:
+        self._ask = ask
+        self._num_shards = num_shards
+        self._fresh: dict[bytes, T] = {}
+        self._told: dict[bytes, tuple[T, Place]] = {}
+        self._question: _Question | None = None
+
+    def __contains__(self, key: bytes) -> bool:
+        """Whether a block is followed."""
+        return key in self._fresh or key in self._told
+
+    def add(self, key: bytes, what: T) -> None:
+        """Follow a block that should be in the store now; `what` is what is told of it."""
+        if key not in self:
+            self._fresh[key] = what
+        for oldest in list(islice(self._fresh, max(0, len(self._fresh) - _FRESH_MAX))):
+            del self._fresh[oldest]
+
+    def changes(self) -> list[tuple[T, Place, Place]]:
+        """What has moved since the last call, as far as is known, from where and to where. Asks about more."""
+        question = self._question or self._begin()
+        if question is None:
+            return []
+        question.steps += 1
+        answered = len(question.answers) == self._num_shards
+        self._question = None if answered or question.steps > _PATIENCE_STEPS else question
+        return list(self._settle(question)) if answered else []
+
+    def _begin(self) -> _Question | None:
+        keys = [*islice(self._fresh, _FRESH_SLICE), *islice(self._told, _TOLD_SLICE)]
+        if not keys:
+            return None
+        question = _Question(keys)
+        self._ask(keys, question.answers)
+        return question
+
+    def _settle(self, question: _Question) -> Iterator[tuple[T, Place, Place]]:
+        for key, shards in zip(question.keys, np.stack(question.answers, axis=1).tolist(), strict=True):
+            if key in self._told:
+                what, was = self._told.pop(key)  # to come last again
+            elif key in self._fresh:
+                what, was = self._fresh.pop(key), Place.NOWHERE
+            else:
+                continue
+            now = Place.NOWHERE if Place.NOWHERE in shards else Place(max(shards))
+            if now is Place.UNDER_WAY:  # ask again
+                if was is Place.NOWHERE:
+                    self._fresh[key] = what
+                else:
+                    self._told[key] = what, was
+                continue
+            if now is not was:
+                yield what, was, now
+            if now is not Place.NOWHERE:
+                self._told[key] = what, now
+        for key in list(islice(self._told, max(0, len(self._told) - _TOLD_MAX))):
+            what, was = self._told.pop(key)
+            yield what, was, Place.NOWHERE
