@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -21,6 +22,9 @@ __all__ = [
     "EngineError",
     "EngineProcess",
     "Nursery",
+    "Service",
+    "alike",
+    "answers",
     "interpreter",
     "prompt",
     "running",
@@ -69,6 +73,18 @@ class Answer:
     logprobs: tuple[str, ...]
 
 
+def alike(found: Sequence[Answer], expected: Sequence[Answer]) -> bool:
+    """Whether answers agree in every token, and in log-probabilities but for how many tokens are computed at once."""
+
+    def values(answers: Sequence[Answer]) -> list[float]:
+        return [float.fromhex(value) for answer in answers for value in answer.logprobs]
+
+    same = [answer.tokens for answer in found] == [answer.tokens for answer in expected]
+    return same and all(
+        math.isclose(one, other, rel_tol=1e-4) for one, other in zip(values(found), values(expected), strict=True)
+    )
+
+
 class Nursery:
     """The process that has imported vLLM, whose forks become engines."""
 
@@ -111,10 +127,18 @@ class EngineProcess:
 
     def ask(self, do: str, **keywords: object) -> object:
         """Have the engine do something; EngineError where it raises or ends."""
+        self.begin(do, **keywords)
+        return self.end()
+
+    def begin(self, do: str, **keywords: object) -> None:
+        """Have the engine do something, and do not wait for it; `end` is what must follow."""
         try:
             print(json.dumps({"do": do, **keywords}), file=self._asking, flush=True)
         except BrokenPipeError as error:
             raise EngineError("the engine's process has ended") from error
+
+    def end(self) -> object:
+        """What came of what was begun."""
         line = self._answers.readline()
         if not line:
             raise EngineError("the engine's process has ended")
@@ -125,9 +149,7 @@ class EngineProcess:
 
     def generate(self, prompts: Sequence[Sequence[int]], **keywords: object) -> list[Answer]:
         """What it answers; see `hits` for what that was spared."""
-        rows = self.ask("generate", prompts=[list(prompt) for prompt in prompts], **keywords)
-        assert isinstance(rows, list)
-        return [Answer(tuple(row["tokens"]), tuple(row["logprobs"])) for row in rows]
+        return answers(self.ask("generate", prompts=[list(prompt) for prompt in prompts], **keywords))
 
     def hits(self) -> tuple[int, int]:
         """Tokens spared since the last call: by the engine's own cache, and by the connector."""
@@ -177,18 +199,44 @@ def running(nursery: Nursery, **options: Any) -> Iterator[EngineProcess]:
         yield engine
 
 
+def answers(rows: object) -> list[Answer]:
+    """What an engine's `generate` came to."""
+    assert isinstance(rows, list)
+    return [Answer(tuple(row["tokens"]), tuple(row["logprobs"])) for row in rows]
+
+
+class Service:
+    """`tierstore serve` in a process of its own.
+
+    Attributes:
+        endpoint: Its address.
+    """
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.endpoint = f"unix:{folder}/service.sock"
+        given = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+        command = [sys.executable, "-m", "tierstore.cli.main", "serve", "--listen", self.endpoint, *given]
+        self._process = subprocess.Popen(command, cwd=folder)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Let it end, and wait for that."""
+        self._process.terminate()
+        self._process.wait()
+
+
 @contextmanager
 def serving(folder: Path, **settings: object) -> Iterator[str]:
-    """A service in a process of its own; its endpoint."""
-    endpoint = f"unix:{folder}/service.sock"
-    given = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    command = [sys.executable, "-m", "tierstore.cli.main", "serve", "--listen", endpoint, *given]
-    process = subprocess.Popen(command, cwd=folder)
+    """A service that ends with the block; its endpoint."""
+    service = Service(folder, **settings)
     try:
-        yield endpoint
+        yield service.endpoint
     finally:
-        process.terminate()
-        process.wait()
+        service.close()
 
 
 def prompt(name: int, num_tokens: int) -> list[int]:

@@ -16,7 +16,7 @@ KNOWN = {
         "get_kv_connector_kv_cache_events",
         "get_loaded_kv_cache_group_ids",
     ),
-    *("get_mem_pool_context", "get_required_kvcache_layout", "get_transfer_results", "register_finished_partial_tail"),
+    *("get_mem_pool_context", "get_required_kvcache_layout", "register_finished_partial_tail"),
     *("reset_capture_state", "set_host_xfer_buffer_ops", "set_xfer_handshake_metadata"),
     "supports_divergent_local_hybrid_hits",
 }

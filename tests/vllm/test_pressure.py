@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.engines import EngineProcess, Nursery, prompt, running
+from tests.vllm.engines import EngineProcess, Nursery, alike, prompt, running
 
 OPTIONS: dict[str, Any] = {"dtype": "float32", "max_model_len": 1024, "block_size": 32, "shape": {}}
 FEW_BLOCKS = 24
@@ -61,7 +61,7 @@ def test_a_block_of_the_store_may_be_several_of_the_engine(
     with running(nursery, model=str(models / "tiny"), connector=connector, **OPTIONS) as engine:
         assert engine.generate(prompts) == expected
         engine.reset()
-        assert engine.generate(prompts) == expected
+        assert alike(engine.generate(prompts), expected)
         assert engine.hits() == (0, 2 * (700 // (32 * ratio)) * 32 * ratio)
 
 
