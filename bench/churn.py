@@ -50,12 +50,16 @@ BOUNDS = {
 """How much each may grow. The heap keeps what freed messages leave, tens of MiB that come and go."""
 
 
+_HELD = {"sessions": "service_sessions", "lent_bytes": "host_lent_bytes", "pinned_blocks": "host_pinned_blocks"}
+"""Series that say what clients hold."""
+
+
 def churn(folder: Path, seconds: float, seed: int, say: Callable[[str], None]) -> tuple[list[Series], dict[str, int]]:
     """Rounds for so long, at least four. Blocks."""
     random, times, looks = Random(seed), list[float](), list[dict[str, float]]()
     counts = {"rounds": 0, "killed": 0, "stopped": 0, "wrong": 0}
     address = f"unix:{folder / 'service.sock'}"
-    with _serving(folder, address) as pid, Client(address) as client:
+    with _serving(folder, address) as pid, Client(address, call_seconds=_PATIENCE_SECONDS) as client:
         assert client.wait(_PATIENCE_SECONDS), "the service does not start"
         begun = time.monotonic()
         while len(times) < 4 or time.monotonic() - begun < seconds:
@@ -110,11 +114,10 @@ def _look(pid: int, client: Client) -> dict[str, float]:
         client.flush().result()
         metrics = client.metrics()
         held = {
-            "sessions": sum(value for name, value in metrics.items() if name.startswith("tierstore_service_sessions")),
-            "lent_bytes": metrics["tierstore_host_lent_bytes"],
-            "pinned_blocks": metrics["tierstore_host_pinned_blocks"],
+            name: sum(value for key, value in metrics.items() if key.startswith(f"tierstore_{metric}"))
+            for name, metric in _HELD.items()
         }
-        if sum(held.values()) == 1 or time.monotonic() > until:
+        if (metrics and sum(held.values()) == 1) or time.monotonic() > until:
             break
         time.sleep(_LOOK_SECONDS)
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text("ascii").splitlines())
