@@ -55,7 +55,10 @@ _OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    (
+        "grpc.http2.max_ping_strikes",
+        0,
+    ),  # by itself gRPC cuts off whoever is idle and pings more often than in 5 minutes
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -144,6 +145,30 @@ def test_health_is_told_for_each_tier(serving: Serving) -> None:
         with pytest.raises(grpc.RpcError) as refused:
             make(health_pb2.HealthCheckRequest(service="device"), timeout=TIMEOUT_SECONDS)
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HEADER_NBYTES, _SETTINGS, _PING, _GOAWAY, _ACK = 9, 4, 6, 7, 1
+
+
+def frame(kind: int, payload: bytes = b"") -> bytes:
+    """A frame of HTTP/2 that belongs to no stream."""
+    return len(payload).to_bytes(3) + bytes([kind, 0]) + bytes(4) + payload
+
+
+def test_an_idle_client_is_not_cut_off_for_its_pings(serving: Serving) -> None:
+    with socket.socket(socket.AF_UNIX) as client, client.makefile("rb") as answers:
+        client.settimeout(TIMEOUT_SECONDS)
+        client.connect(str(serving.path))
+        client.sendall(_PREFACE + frame(_SETTINGS))
+        for _ in range(2):
+            client.sendall(8 * frame(_PING, bytes(8)))
+            num_answered = 0
+            while num_answered < 8:
+                header = answers.read(_HEADER_NBYTES)
+                answers.read(int.from_bytes(header[:3]))
+                assert header[3] != _GOAWAY, "cut off"
+                num_answered += (header[3], header[4]) == (_PING, _ACK)
 
 
 def test_a_newcomer_finds_the_calls_by_reflection(serving: Serving) -> None:
