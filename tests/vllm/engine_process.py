@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.vllm.inside import Inside
-from tests.vllm.models import write_model
+from tests.vllm.models import write_adapter, write_model
 from tierstore.errors import TierstoreError
 
 __all__ = ["main"]
@@ -47,14 +48,20 @@ class Engine(Inside):
         shape: dict[str, Any],
         connector: dict[str, object] | None,
         publishes: bool = False,
+        transfer: dict[str, object] | None = None,
         **options: Any,
     ) -> int:
-        """Start an engine on a model that is written where it is not there yet; returns its number of blocks."""
+        """Start an engine on a model that is written where it is not there yet; returns its number of blocks.
+
+        With `transfer` it has that connector instead of ours.
+        """
         write_model(model, **shape)
         from vllm import LLM
 
         if publishes:
             options["kv_events_config"] = self.subscribe(f"ipc://{model}-{os.getpid()}.replay")
+        if transfer is not None:
+            options["kv_transfer_config"] = transfer
         if connector is not None:
             options["kv_transfer_config"] = {
                 "kv_connector": "TierStoreConnector",
@@ -69,14 +76,25 @@ class Engine(Inside):
         return int(self._scheduler.kv_cache_config.num_blocks)
 
     def generate(
-        self, *, prompts: list[list[int]], max_tokens: int = 8, salt: str | None = None
+        self,
+        *,
+        prompts: list[list[int]],
+        max_tokens: int = 8,
+        salt: str | None = None,
+        adapter: tuple[str, int, str] | None = None,
     ) -> list[dict[str, list[Any]]]:
-        """Greedy tokens and their log-probabilities, as hex so that bits are compared."""
+        """Greedy tokens and their log-probabilities, as hex so that bits are compared.
+
+        An adapter is given by its name, number and folder.
+        """
         from vllm import SamplingParams
+        from vllm.lora.request import LoRARequest
+
+        lora = None if adapter is None else LoRARequest(*adapter)
 
         given = [{"prompt_token_ids": prompt} | ({"cache_salt": salt} if salt else {}) for prompt in prompts]
         sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, logprobs=1, detokenize=False, ignore_eos=True)
-        outputs = self._llm.generate(given, sampling, use_tqdm=False)
+        outputs = self._llm.generate(given, sampling, use_tqdm=False, lora_request=lora)
         answers = []
         for output in outputs:
             (completion,) = output.outputs
@@ -86,12 +104,12 @@ class Engine(Inside):
         return answers
 
     def first_token(self, *, prompt: list[int]) -> dict[str, object]:
-        """The first token of an answer, and how long it took."""
+        """The first token of an answer, and how long it took by the clock and of processors."""
         import time
 
-        begun = time.perf_counter()
+        begun, worked = time.perf_counter(), time.process_time()
         (answer,) = self.generate(prompts=[prompt], max_tokens=1)
-        return {"seconds": time.perf_counter() - begun, **answer}
+        return {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - worked, **answer}
 
     def abort(self, *, prompt: list[int], steps: int) -> int:
         """Begin a request, give it up after so many steps, and step until all is quiet; returns blocks still held."""
@@ -140,10 +158,25 @@ class Engine(Inside):
             "abstract": {name: [] for name, value in bases.items() if getattr(value, "__isabstractmethod__", False)},
         }
 
+    def adapter(self, *, folder: str, seed: int) -> None:
+        """Write a LoRA adapter, over one that is there."""
+        shutil.rmtree(folder, ignore_errors=True)
+        write_adapter(folder, seed=seed)
+
     def connected(self) -> bool:
         """Wait for the service."""
         store = self._scheduler.connector._seat.store(lambda: None)
         return bool(store.wait(60.0))
+
+    def workers_connected(self, *, number: int) -> None:
+        """Wait until workers in other processes have found the store of this one."""
+        from tierstore.client import Client
+
+        host = self._scheduler.connector._seat.store(lambda: None)
+        with Client(f"unix:{host._path}", attach=False) as client:
+            assert client.wait(60.0)
+            while client.metrics()['tierstore_service_sessions{pool="attached"}'] < number:
+                pass
 
     def settle(self) -> None:
         """Step until workers in other processes have saved everything."""

@@ -74,6 +74,13 @@ class Inside:
 
         half.match = match
 
+    def digested(self, *, folder: str) -> bool:
+        """Have an adapter's weights digested, and wait for that; whether they could be."""
+        adapters = self._scheduler.connector.scheduler._adapters
+        adapters.digest(folder)
+        adapters._worker.ask(lambda: None)
+        return adapters.digest(folder) is not None
+
     def events_followed(self) -> bool:
         """Whether the connector follows what becomes of blocks."""
         return self._scheduler.connector.scheduler._events is not None

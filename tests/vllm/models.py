@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-__all__ = ["write_model"]
+__all__ = ["write_adapter", "write_model"]
 
 _CONFIG: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],
@@ -75,3 +75,21 @@ def write_model(
         "vocab_size": vocabulary,
     }
     (path / "config.json").write_text(json.dumps(_CONFIG | shape | config))
+
+
+def write_adapter(folder: str, *, layers: int = 4, hidden: int = 256, rank: int = 8, seed: int = 0) -> None:
+    """Write a LoRA adapter of random weights for the model that `write_model` writes with these sizes."""
+    import torch
+    from safetensors.torch import save_file
+
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for layer in range(layers):
+        prefix = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        weights[f"{prefix}.lora_A.weight"] = torch.randn(rank, hidden, generator=generator)
+        weights[f"{prefix}.lora_B.weight"] = torch.randn(hidden, rank, generator=generator)
+    path = Path(folder)
+    path.mkdir(parents=True)
+    save_file(weights, path / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": ["q_proj"], "bias": "none"}
+    (path / "adapter_config.json").write_text(json.dumps(config))

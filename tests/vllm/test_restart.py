@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,28 @@ def test_what_is_computed_faster_than_it_is_read_is_computed(
         assert engine.hits() == (0, 0)
         assert engine.generate(PROMPTS[1:2]) == expected[1:2]
         assert engine.hits() == (0, 192), "by then it has been measured what computing takes"
+
+
+def test_a_store_that_is_slower_than_computing_costs_next_to_nothing(
+    kept: tuple[Path, list[Answer]], nursery: Nursery, models: Path, tmp_path: Path
+) -> None:
+    """Compared in seconds of processors, of which the engine has one: by the clock others would have a say."""
+    shutil.copytree(kept[0], tmp_path / "kv")
+    slow = connector(tmp_path / "kv", prefill_tokens_per_second=1 << 30)
+    long = OPTIONS | {"max_model_len": 2048}
+    own = [[*tokens, *prompt(300 + name, 1000)] for name, tokens in enumerate(PROMPTS)]
+    ratios = []
+    with (
+        running(nursery, model=str(models / "tiny"), connector=None, **long) as plain,
+        running(nursery, model=str(models / "tiny"), connector=slow, **long) as engine,
+    ):
+        for given in own:
+            without, with_store = (one.ask("first_token", prompt=given) for one in (plain, engine))
+            assert isinstance(without, dict)
+            assert isinstance(with_store, dict)
+            assert with_store["tokens"] == without["tokens"]
+            ratios.append(with_store["cpu_seconds"] / without["cpu_seconds"])
+    assert statistics.median(ratios) <= 1.10, ratios
 
 
 def flip(path: Path) -> None:
