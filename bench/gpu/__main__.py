@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.gpu.bandwidth import Cell, as_table, measure_matrix
 from bench.gpu.correctness import check_arrangements, check_quantization
-from bench.gpu.kept import check_kept
+from bench.gpu.kept import check_checksums, check_kept
 from bench.gpu.races import count_races
 from tierstore.benchmark.machine import describe_machine
 from tierstore.device import cuda
@@ -56,7 +56,8 @@ def _run(runtime: CudaRuntime, seconds: float, report: dict[str, object]) -> boo
     print(f"{runtime.facts}", flush=True)
     report["machine"] = describe_machine(Path.cwd())
     report["gpu"] = dataclasses.asdict(runtime.facts)
-    checks = itertools.chain(check_arrangements(runtime), check_quantization(runtime), check_kept(runtime))
+    parts = check_arrangements, check_quantization, check_kept, check_checksums
+    checks = itertools.chain.from_iterable(check(runtime) for check in parts)
     report["wrong"] = wrong = {checked: found for checked, found in _said(checks) if found}
     report["race_rounds"] = ROUNDS
     report["races"] = races = _races(runtime)

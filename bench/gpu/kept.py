@@ -1,6 +1,7 @@
 """Blocks that are kept otherwise than byte for byte in host memory: quantized, in the device pool, and both at once.
 
-Part of ``python -m bench.gpu``, against the arithmetic in numpy, bit for bit.
+Part of ``python -m bench.gpu``, against the arithmetic in numpy, bit for bit; and checksums of what the device pool
+holds, against the crc32c package.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from crc32c import crc32c
 
 from bench.gpu.correctness import device_by
 from tierstore.device.copy_engines import PieceEngine
-from tierstore.device.paging import slot_nbytes
+from tierstore.device.paging import bind_rows, slot_nbytes
 from tierstore.device.quantization import as_elements, as_float32, dequantize, quantize
 from tierstore.quantized import SCHEMES, QuantizedBlock
 from tierstore.testing.caches import ARRANGEMENTS, Arrangement
@@ -70,6 +72,22 @@ def _check(runtime: CudaRuntime, arrangement: Arrangement, scheme: str | None, *
         return f"the copies did not end: {failure}"
     found = [tensor.cpu().numpy() for tensor in tensors]
     return "" if all(map(np.array_equal, found, memories)) else "bytes"
+
+
+def check_checksums(runtime: CudaRuntime) -> Iterator[tuple[str, str]]:
+    """The same of checksums, for blocks of sizes that end anywhere."""
+    device = device_by(runtime, PieceEngine.name)
+    for nbytes in (1, 17, 1152, 4096, 65537, 2 << 20):
+        rows = np.random.default_rng(nbytes).integers(0, 256, (3, nbytes), np.uint8)
+        kv = bind_rows(torch.from_numpy(rows.copy()).to(device.memory), nbytes)
+        slots = np.array([2, 0, 1], np.int32) * np.int32(slot_nbytes(nbytes) // PAGE_NBYTES)
+        pool, free = device.allocate(3 * slot_nbytes(nbytes))
+        with closing(device.new_stream("store")) as stream:
+            device.store(pool, slots, kv, np.arange(3, dtype=np.int64)[np.newaxis], stream)
+            stored = stream.record().wait(WAIT_SECONDS) and stream.failure is None
+        right = stored and device.checksums(pool, slots, nbytes).tolist() == [crc32c(row.data) for row in rows]
+        free()
+        yield f"checksums of {nbytes} bytes", "" if right else "checksums"
 
 
 def _as_it_comes_back(stored: UInt8Array, block: QuantizedBlock | None) -> UInt8Array:

@@ -64,7 +64,7 @@ constexpr size_t STACK_NBYTES = 64 << 10;
 struct Fiber {
     ucontext_t context;
     bool ended;
-    float offered;
+    unsigned offered;
     std::unique_ptr<char[]> stack{new char[STACK_NBYTES]};
 };
 
@@ -127,14 +127,18 @@ inline void run_grid(unsigned blocks, unsigned threads, void (*kernel)(const voi
 
 // Every lane of the warp must take part. A lane comes back once all have offered, and offers again only after all
 // have come back: the value that it reads is the one of this exchange.
-inline float __shfl_xor_sync(unsigned, float value, int mask) {
+inline unsigned __shfl_xor_sync(unsigned, unsigned value, int mask) {
     host::Fiber& mine = host::warp->lanes[host::lane()];
     const unsigned thread = threadIdx.x;
     mine.offered = value;
     swapcontext(&mine.context, &host::warp->scheduler);
-    const float taken = host::warp->lanes[(thread % host::LANES) ^ mask].offered;
+    const unsigned taken = host::warp->lanes[(thread % host::LANES) ^ mask].offered;
     swapcontext(&mine.context, &host::warp->scheduler);
     return taken;
+}
+
+inline float __shfl_xor_sync(unsigned lanes, float value, int mask) {
+    return __uint_as_float(__shfl_xor_sync(lanes, __float_as_uint(value), mask));
 }
 
 // Exports `name` for ctypes: runs the kernel over a grid, its one parameter behind a pointer.

@@ -13,7 +13,7 @@ from bench.gpu import __main__ as command
 from bench.gpu import bandwidth
 from bench.gpu.bandwidth import as_table, measure_matrix, num_cells
 from bench.gpu.correctness import check_arrangements
-from bench.gpu.kept import check_kept
+from bench.gpu.kept import check_checksums, check_kept
 from tierstore.benchmark.gpu_copies import CacheShape
 from tierstore.device import calibration
 from tierstore.device.copy_engines import engine_names
@@ -51,6 +51,18 @@ def test_quantized_blocks_and_those_of_the_device_pool_are_checked_and_right() -
     assert len(checked) == len(ARRANGEMENTS) + 2 * len(SCHEMES) * (len(ARRANGEMENTS) - 1)
     assert {text: wrong for text, wrong in checked.items() if wrong} == {}
     assert gpu.num_held == 0
+
+
+def test_checksums_are_checked_and_right_and_found_where_they_are_not() -> None:
+    class BlindGpu(SimGpu):
+        def launch(self, kernel: str, grid: int, parameter: NDArray[np.void], stream: int) -> None:
+            if kernel != "crc32c":
+                super().launch(kernel, grid, parameter, stream)
+
+    gpu = SimGpu(seed=3)
+    assert set(dict(check_checksums(gpu)).values()) == {""}
+    assert gpu.num_held == 0
+    assert set(dict(check_checksums(BlindGpu())).values()) == {"checksums"}
 
 
 def test_a_device_pool_whose_kernels_lose_a_byte_is_found() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bench.gpu.correctness import check_arrangements, check_quantization, device_by
-from bench.gpu.kept import check_kept
+from bench.gpu.kept import check_checksums, check_kept
 from bench.gpu.races import count_races
 from tierstore import KVLayout, Namespace, Store, chain_hashes
 from tierstore.device.calibration import calibrate
@@ -75,6 +75,10 @@ def test_quantizing_kernels_give_numpys_bits(runtime: CudaRuntime) -> None:
 
 def test_quantized_blocks_and_those_of_the_device_pool_come_back_right(runtime: CudaRuntime) -> None:
     assert {checked: wrong for checked, wrong in check_kept(runtime) if wrong} == {}
+
+
+def test_checksums_of_blocks_in_its_memory_are_right(runtime: CudaRuntime) -> None:
+    assert {checked: wrong for checked, wrong in check_checksums(runtime) if wrong} == {}
 
 
 def test_slow_kernels_race_no_copy(runtime: CudaRuntime) -> None:

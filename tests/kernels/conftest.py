@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from tierstore.types import UInt8Array
 
 KERNELS = Path(__file__).parents[2] / "kernels"
-OPTIONS = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-shared", "-fPIC")
+OPTIONS = (
+    "-std=c++17",
+    "-O1",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unknown-pragmas",
+    "-ffp-contract=off",
+    "-shared",
+    "-fPIC",
+)
 
 Compile: TypeAlias = Callable[[str], ctypes.CDLL]
 

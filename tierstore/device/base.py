@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from tierstore.device.paged_kv import PagedKV
-    from tierstore.types import Int32Array, Int64Array, UInt8Array
+    from tierstore.types import Int32Array, Int64Array, UInt8Array, UInt32Array
 
 __all__ = ["Device", "DeviceMemory", "Event", "Stream"]
 
@@ -66,6 +66,23 @@ class DeviceMemory(Protocol):
 
         Raises:
             DeviceMemoryError: There is no such memory left.
+        """
+
+    def checksums(self, pool: UInt8Array, slots: Int32Array, nbytes: int) -> UInt32Array:
+        """CRC32C of blocks in memory that `allocate` gave, where they lie: for what no copy of the store brought there.
+
+        Blocks until it is known; from any thread.
+
+        Args:
+            pool: uint8[pool_nbytes], as given.
+            slots: int32[n]; offsets in the pool, in 4 KiB pages.
+            nbytes: Of each block, at least 1.
+
+        Returns:
+            uint32[n].
+
+        Raises:
+            DeviceError: The device does not answer.
         """
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.device.block_copying import BlockCopy
+from tierstore.device.checksums import checksums
 from tierstore.device.copying import CopyPrimitive, choose
 from tierstore.device.paging import check_copy
 from tierstore.device.quantized_copying import QuantizedCopy
@@ -26,7 +27,7 @@ from tierstore.worker import Worker
 if TYPE_CHECKING:
     from tierstore.device.base import Event, Stream
     from tierstore.device.paged_kv import PagedKV
-    from tierstore.types import Int32Array, Int64Array, UInt8Array
+    from tierstore.types import Int32Array, Int64Array, UInt8Array, UInt32Array
 
 __all__ = ["STREAM_CAPACITY", "CpuDevice", "CpuEvent", "CpuStream"]
 
@@ -154,6 +155,10 @@ class CpuDevice:
     def allocate(self, nbytes: int) -> tuple[UInt8Array, Callable[[], None]]:
         """Ordinary memory, taken as it is touched."""
         return np.zeros(nbytes, np.uint8), _do_nothing
+
+    def checksums(self, pool: UInt8Array, slots: Int32Array, nbytes: int) -> UInt32Array:
+        """uint32[n]: the CRC32C of each slot's first `nbytes`. Blocks."""
+        return checksums(pool, slots, nbytes)
 
     def load(
         self,

@@ -6,6 +6,7 @@ and never waits for it on the caller's thread.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tierstore.device.calibration import Choices, calibrate
+from tierstore.device.checksums import GpuChecksums
 from tierstore.device.copy_engines import KERNEL, QUANTIZE, PieceEngine
 from tierstore.device.copy_pieces import SpanCopy
 from tierstore.device.cuda_stream import AdoptedEvent, CudaEvent, CudaStream
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from tierstore.device.base import Event, Stream
     from tierstore.device.cuda_runtime import CudaRuntime
     from tierstore.device.paged_kv import PagedKV
-    from tierstore.types import Int32Array, Int64Array, UInt8Array
+    from tierstore.types import Int32Array, Int64Array, UInt8Array, UInt32Array
 
 __all__ = ["CudaDevice"]
 
@@ -52,6 +54,8 @@ class CudaDevice:
         self._choices = choices
         self._pinned: dict[int, PinnedMemory] = {}
         self._own: set[int] = set()
+        self._making = threading.Lock()
+        self._checksums: GpuChecksums | None = None
 
     def new_stream(self, name: str) -> CudaStream:
         """A stream of its own, with one thread called `name`."""
@@ -80,9 +84,18 @@ class CudaDevice:
 
         def free() -> None:
             self._own.discard(address)
+            if not self._own and self._checksums is not None:
+                self._checksums.close()
+                self._checksums = None
             self._runtime.free(address)
 
         return view_address(address, nbytes), free
+
+    def checksums(self, pool: UInt8Array, slots: Int32Array, nbytes: int) -> UInt32Array:
+        """uint32[n]: the CRC32C of each slot's first `nbytes`, by the GPU. Blocks. Raises DeviceError."""
+        with self._making:
+            self._checksums = self._checksums or GpuChecksums(self._runtime)
+        return self._checksums.of(pool.ctypes.data + slots.astype(np.int64) * PAGE_NBYTES, nbytes)
 
     def as_event(self, given: object) -> object | None:
         """A ``torch.cuda.Event`` as an event of the store; for None what torch's current stream has come to.

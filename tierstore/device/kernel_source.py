@@ -21,6 +21,7 @@ _WIDTHS = (16, 8, 4, 2, 1)
 
 SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
+        "crc32c": ("crc32c",),
         "gather_scatter": tuple(f"{way}_{width}" for way in ("gather", "scatter") for width in _WIDTHS),
         "quantize": tuple(
             f"{way}_{dtype}_{scheme}"

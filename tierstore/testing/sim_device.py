@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from tierstore.device.checksums import checksums
 from tierstore.device.paging import check_copy
 from tierstore.device.quantized_copying import QuantizedCopy
 from tierstore.errors import ClosedError
@@ -25,7 +26,7 @@ from tierstore.types import PAGE_NBYTES
 if TYPE_CHECKING:
     from tierstore.device.base import Event, Stream
     from tierstore.device.paged_kv import PagedKV
-    from tierstore.types import Int32Array, Int64Array, UInt8Array
+    from tierstore.types import Int32Array, Int64Array, UInt8Array, UInt32Array
 
     _Rows: TypeAlias = list[tuple[UInt8Array, UInt8Array]]
     _Copy: TypeAlias = tuple[_Rows, Callable[[], None]]
@@ -169,6 +170,10 @@ class SimDevice:
         """Memory that holds nothing that a test expects."""
         self.num_allocated += 1
         return np.full(nbytes, POISON, np.uint8), self._free
+
+    def checksums(self, pool: UInt8Array, slots: Int32Array, nbytes: int) -> UInt32Array:
+        """uint32[n]: the CRC32C of each slot's first `nbytes`. Blocks."""
+        return checksums(pool, slots, nbytes)
 
     def load(
         self,

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from tierstore.device.checksums import CHECKSUM_TABLE
 from tierstore.device.copy_table import COPY_TABLE
 from tierstore.device.cuda_runtime import GpuFacts
 from tierstore.device.cuda_stream import AdoptedEvent
 from tierstore.device.quantization import QUANTIZE_TABLE
 from tierstore.errors import DeviceError, DeviceMemoryError
+from tierstore.testing.sim_checksums import SimChecksums
 from tierstore.testing.sim_quantization import SimQuantization
 
 if TYPE_CHECKING:
@@ -169,6 +171,9 @@ class SimGpu:
 
     def launch(self, kernel: str, grid: int, parameter: NDArray[np.void], stream: int) -> None:
         """What the kernel of that name would do, by its table."""
+        if parameter.dtype == CHECKSUM_TABLE:
+            self._launch_checksums(grid, parameter.copy(), stream)
+            return
         if parameter.dtype == QUANTIZE_TABLE:
             self._launch_quantize(kernel, grid, parameter.copy(), stream)
             return
@@ -188,6 +193,12 @@ class SimGpu:
         for address, nbytes in work.slots:
             assert self._is_reachable(address, nbytes), f"{kernel} reaches into pageable memory at {address:#x}"
         self._enqueue(stream, _Step(work.run, ranges=(*work.slots, *work.pages)), "launch", kernel, grid)
+
+    def _launch_checksums(self, grid: int, parameter: NDArray[np.void], stream: int) -> None:
+        work = SimChecksums(parameter)
+        assert grid >= 1 and parameter.nbytes <= _PARAMETERS_NBYTES_MAX, f"crc32c in a grid of {grid}"
+        assert all(self._is_reachable(*touched) for touched in work.ranges), "crc32c of memory out of reach"
+        self._enqueue(stream, _Step(work.run, ranges=work.ranges), "launch", "crc32c", grid)
 
     def allocate(self, nbytes: int) -> int:
         """Host memory that plays the GPU's; full of what no test expects."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from crc32c import crc32c
 
 from tierstore.device.base import Device, Stream
 from tierstore.device.paging import slot_nbytes
@@ -114,6 +115,8 @@ class PagedCacheContract:
             moved_ids, stored = np.roll(world.block_ids, 1, axis=1), world.stream.record()
             events = device.load(pool, world.slots, world.kv, moved_ids, other, after=[stored])
             assert all(event.wait(_WAIT_SECONDS) for event in events)
+            found = device.checksums(pool, world.slots, world.kv.block_nbytes)
+            assert found.tolist() == [crc32c(world.arrangement.read(before, ids).data) for ids in world.columns()]
             free()
             assert all(map(np.array_equal, self._fetch(world), expected))
 
