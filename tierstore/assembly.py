@@ -18,10 +18,12 @@ from tierstore.control.device_room import DevicePool
 from tierstore.control.mind import Limits
 from tierstore.control.planner import Planner
 from tierstore.control.slabs import SLABS_MIN, SlotAllocator
+from tierstore.disk.gds import open_gds
 from tierstore.errors import ConfigError
 from tierstore.metrics import Metric, Metrics
 from tierstore.recency import RecencyKeeper
 from tierstore.shield import Shielded, unshielded
+from tierstore.tiers.direct import DirectReader
 from tierstore.tiers.host_pool import HostPool
 from tierstore.tiers.manifest import Manifest, ManifestView
 from tierstore.tiers.read_only import ReadOnlySsdTier
@@ -34,7 +36,7 @@ from tierstore.transfer.tier_link import ReadLink, WriteLink
 from tierstore.types import PAGE_NBYTES, TierName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tierstore.codec.base import Codec
     from tierstore.config import StoreConfig
@@ -116,8 +118,10 @@ def build(
             disk = _local_disk(config)
         if disk is None and config.ssd.read_only:
             raise ConfigError("ssd.read_only looks at a folder, and there is none; set ssd.dir, or leave it out")
+        pools = {TierName.HOST: pool.view} | _device_memory(config, device, stack)
+        direct = _direct_reader(config, device, pools, stack)
         if disk is not None:
-            manifest, tier = _open_ssd(config, disk, pool, folder)
+            manifest, tier = _open_ssd(config, disk, pool, folder, direct)
         recovered: dict[bytes, list[Recovered]] = {}
         files: dict[int, None] = {}
         if tier is not None:
@@ -126,7 +130,6 @@ def build(
                 files.update(dict.fromkeys(batch.extents.file.tolist()))
             files.update(dict.fromkeys(tier.files))
         num_recovered = sum(len(batch.hashes) for batches in recovered.values() for batch in batches)
-        pools = {TierName.HOST: pool.view} | _device_memory(config, device, stack)
         planner = _planner(config, slots, metrics, with_ssd=tier is not None, num_recovered=num_recovered)
         if files:
             planner.catalogue.adopt_files(list(files))
@@ -156,7 +159,7 @@ def _local_disk(config: StoreConfig) -> Disk:
 
 
 def _open_ssd(
-    config: StoreConfig, disk: Disk, pool: HostPool, stack: ExitStack
+    config: StoreConfig, disk: Disk, pool: HostPool, stack: ExitStack, direct: DirectReader | None
 ) -> tuple[Manifest | ManifestView, SsdTier | ReadOnlySsdTier]:
     """Claim the folder and open its tier; or look at it, and claim nothing."""
     if config.ssd.read_only:
@@ -174,6 +177,7 @@ def _open_ssd(
         codec=_codec(config.codec.name),
         other_codecs=_codecs(),
         reads_max=config.ssd.read_threads,
+        direct=direct,
     )
     stack.callback(tier.close)
     return manifest, tier
@@ -212,6 +216,7 @@ def _planner(
         write_nbytes_per_day=config.ssd.write_budget_nbytes,
         stall_seconds=config.ssd.stall_seconds,
         prefill_tokens_per_second=config.prefill.tokens_per_second,
+        direct_reads=config.device.direct_reads,
     )
     ssd_nbytes = config.ssd.size if with_ssd else 0
     capacity = min(
@@ -248,6 +253,22 @@ def _device_memory(config: StoreConfig, device: Device, stack: ExitStack) -> dic
     memory, free = device.allocate(config.device.pool_size // PAGE_NBYTES * PAGE_NBYTES)
     stack.callback(free)
     return {TierName.DEVICE_POOL: memory}
+
+
+def _direct_reader(
+    config: StoreConfig, device: Device, pools: Mapping[TierName, UInt8Array], stack: ExitStack
+) -> DirectReader | None:
+    """What reads from SSD into the device pool, where that is asked for; by what way is said once."""
+    if not config.device.direct_reads:
+        return None
+    if TierName.DEVICE_POOL not in pools or not config.ssd.enabled or not config.ssd.dir or config.ssd.read_only:
+        raise ConfigError("device.direct_reads needs device.pool_size and an ssd.dir that is the store's own; set both")
+    far = open_gds(config.ssd.dir, on_gpu=device.memory != "cpu")
+    way = "through scratch in host memory: kvikio is not installed (tierstore[gds])" if far is None else far.way
+    _logger.log(logging.WARNING if far is None else logging.INFO, "blocks go from SSD into the device pool %s", way)
+    direct = DirectReader(device, pools[TierName.DEVICE_POOL], far)
+    stack.callback(direct.close)
+    return direct
 
 
 def _device_pool(config: StoreConfig) -> DevicePool:

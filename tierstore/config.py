@@ -152,6 +152,7 @@ class DeviceConfig:
         "memory of the device for copies of blocks, for hits that cross no link",
     )
     pool_admission: str = _setting("second-hit", settings.NAME, "admission policy of the device pool")
+    direct_reads: bool = _setting(False, settings.FLAG, "read from SSD straight into the device pool")
 
 
 @dataclass(frozen=True, slots=True)

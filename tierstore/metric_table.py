@@ -22,7 +22,7 @@ SECONDS_BOUNDS = tuple(base * 10.0**exponent for exponent in range(-5, 1) for ba
 
 _LINK = (
     *("load", "store", "lease", "reserve", "pool-load", "pool-fill", "pool-return"),
-    *("ssd-read", "ssd-write", "ssd-rewrite"),
+    *("ssd-read", "ssd-direct", "ssd-write", "ssd-rewrite"),
 )
 _QUEUE = ("load", "store", "ssd-read", "ssd-write")
 _VERB = ("get", "put", "prefetch")

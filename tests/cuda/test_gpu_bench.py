@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,6 +120,21 @@ def test_the_command_writes_what_it_found_and_ends_by_it(
     assert bool(found["wrong"]) == isinstance(gpu, TornGpu)
     assert len(found["cells"]) == 3 * len(engine_names(gpu.facts))
     assert found["calibration"]["store 1024 batch"] > 0
+
+
+def test_from_a_checkout_without_a_gpu_it_ends_with_one_plain_line(tmp_path: Path) -> None:
+    checkout = Path(__file__).parents[2]
+    ended = subprocess.run(
+        [sys.executable, "-m", "bench.gpu", "--json", str(tmp_path / "gpu.json")],
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": ".", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.fullmatch(r"bench\.gpu: (cupy cannot be imported|no GPU is visible|no NVIDIA driver).*\n", ended.stderr)
+    assert not (tmp_path / "gpu.json").exists()
 
 
 def test_what_was_found_before_a_failure_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -50,12 +50,12 @@ class RandomWorld:
         stopped: It drains.
     """
 
-    def __init__(self, seed: int, *, ssd: bool, device_pool: DevicePool | None = None) -> None:
+    def __init__(self, seed: int, *, ssd: bool, device_pool: DevicePool | None = None, direct: bool = False) -> None:
         self.random = Random(seed)
         self.world = EngineWorld(
             slot_pages=(1, 2),
             slab_pages=16,
-            slabs=6,
+            slabs=4 if direct else 6,
             capacity=self.random.choice([110, 500]),
             limits=Limits(
                 requests_max=30,
@@ -64,6 +64,7 @@ class RandomWorld:
                 prefetch_inflight_nbytes_max=6 * PAGE_NBYTES,
                 cold_seconds=1.0,
                 write_nbytes_per_day=WRITE_NBYTES_PER_DAY if seed % 4 < 2 else None,
+                direct_reads=direct,
             ),
             ssd=ssd,
             file_blocks=8,
@@ -255,6 +256,16 @@ def test_random_worlds_with_a_device_pool_do_too_and_meet_what_it_is_for() -> No
         assert total(Metric.LINK_BLOCKS, link, Outcome.IO_ERROR) > 5
         assert total(Metric.LINK_BLOCKS, link, Outcome.REJECTED) > 0
     assert total(Metric.LINK_BLOCKS, "pool-return", Outcome.OK) > 4
+
+
+def test_random_worlds_whose_reads_go_past_host_memory_do_too() -> None:
+    num_read = 0.0
+    for seed in (1, 11, 12):
+        slots = SlotAllocator(pool_nbytes=64 * PAGE_NBYTES, slab_nbytes=16 * PAGE_NBYTES)
+        world = RandomWorld(seed, ssd=True, device_pool=DevicePool(slots, AdmitSecondHit()), direct=True)
+        world.run()
+        num_read += world.world.metrics.value(Metric.LINK_BLOCKS, "ssd-direct", Outcome.OK)
+    assert num_read > 10
 
 
 def test_random_worlds_meet_what_they_are_for() -> None:

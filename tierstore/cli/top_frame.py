@@ -22,7 +22,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_POINTS = 30
 _NONE = "–"
 _KINDS = {"serving": "green", "writes_off": "yellow", "reads_off": "red"}
-_QUIET_LINKS = ("lease", "reserve", "pool-load", "pool-fill", "pool-return")
+_QUIET_LINKS = ("lease", "reserve", "pool-load", "pool-fill", "pool-return", "ssd-direct")
 _COLOURS = {"host": "cyan", "ssd": "yellow"}
 
 

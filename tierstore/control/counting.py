@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tierstore.metrics import Metrics
     from tierstore.types import CopyJob, CopyResult, UInt8Array
 
-__all__ = ["count_job", "count_request", "gauge"]
+__all__ = ["count_job", "count_request", "count_written", "gauge"]
 
 _OUTCOMES = tuple(Outcome)
 _OK = Outcome.OK
@@ -36,6 +36,7 @@ _LINK_NAMES = {
     (TierName.DEVICE, TierName.DEVICE_POOL): "pool-fill",
     (TierName.DEVICE_POOL, TierName.HOST): "pool-return",
     (TierName.SSD, TierName.HOST): "ssd-read",
+    (TierName.SSD, TierName.DEVICE_POOL): "ssd-direct",
     (TierName.HOST, TierName.SSD): "ssd-write",
     (TierName.SSD, TierName.SSD): "ssd-rewrite",
 }
@@ -59,6 +60,12 @@ def count_job(mind: Mind, job: CopyJob, result: CopyResult) -> None:
     num_ok = _count(mind.metrics, Metric.LINK_BLOCKS, link, result.outcomes)
     mind.metrics.add(Metric.LINK_BYTES, num_ok * job.generation.layout.block_nbytes, link)
     mind.metrics.observe(Metric.LINK_JOB_SECONDS, result.seconds, link)
+
+
+def count_written(mind: Mind, result: CopyResult, written: str) -> None:
+    """Count what blocks took on disk, written for the first time or again."""
+    if result.encoded_nbytes:
+        mind.metrics.add(Metric.SSD_ENCODED_BYTES, result.encoded_nbytes, written)
 
 
 def _count(metrics: Metrics, blocks: Metric, label: str, outcomes: UInt8Array) -> int:

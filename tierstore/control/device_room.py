@@ -123,6 +123,17 @@ class DeviceRoom:
         self._begin_drain(slot_class)
         return pages
 
+    def take_all(self, slot_class: int, count: int) -> Int32Array | None:
+        """`count` slots, none of them from the look-ahead window; None where there are not so many."""
+        self._drain()
+        if self._slots.free(slot_class) + self._policies[slot_class].num_evictable < count:
+            return None
+        pages = self.take(slot_class, count)
+        if len(pages) == count:
+            return pages
+        self._slots.give_back(slot_class, pages)
+        return None
+
     def occupy(self, entries: Int32Array, pages: Int32Array) -> None:
         """ABSENT → FILLING, in slots just taken."""
         self._directory.device.reserve(entries)

@@ -1,7 +1,8 @@
 """How a get goes: pin what is ready, read what is on SSD, join what is under way, load in prefix order.
 
     open:     pin READY blocks; reserve slots and read those on SSD; join FILLING ones; stop at the first miss.
-              What the device pool holds is taken from there, or brought back for one who is lent host slots
+              What the device pool holds is taken from there, or brought back for one who is lent host slots;
+              what is read goes there, too, where that may be and there is room for all of it
     arrived:  a read or a store that it waited for has ended: pin the block, or stop before it
     advance:  hand the ready run behind the frontier to a load job
     loaded:   unpin, count as used; resolve when nothing wanted is left
@@ -17,10 +18,10 @@ import numpy as np
 
 from tierstore.control.directory import UNREADABLE
 from tierstore.control.entry import State
-from tierstore.control.near_copies import bring_back, keep_near
+from tierstore.control.near_copies import bring_back, coming_near, keep_near, slots_near
 from tierstore.control.requests import leading_run
 from tierstore.metrics import Metric
-from tierstore.types import Extents, Outcome, Priority, TierName
+from tierstore.types import CopyJob, Extents, Outcome, Priority, TierName
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request
     from tierstore.control.write_back import WriteBack
-    from tierstore.types import CopyJob, Int32Array, Int64Array, Plan, UInt8Array
+    from tierstore.types import Int32Array, Int64Array, Plan, UInt8Array
 
 __all__ = ["Gets"]
 
-_POOLED = 4
-"""Stands for the host state of a block that the device pool holds: no state of a tier has this number."""
+_POOLED, _COMING = 4, 5
+"""Stand for the host states of blocks that the device pool holds, or will: no state of a tier has these numbers."""
 
 
 class Gets:
@@ -55,11 +56,16 @@ class Gets:
         run = leading_run(mind.usable(entries, host, ssd) | pooled)
         if request.far is TierName.DEVICE:
             host[pooled] = _POOLED
+            host[coming_near(mind, request, entries) & (host == State.ABSENT)] = _COMING
         ready = (host[:run] == State.READY).nonzero()[0]
         if len(ready):
             mind.host.pin(life.slot_class, entries[ready])
         missing = (host[:run] == State.ABSENT).nonzero()[0]
-        if len(missing):
+        near = slots_near(mind, request, entries[missing]) if len(missing) else None
+        if near is not None:
+            assert mind.device is not None
+            mind.device.occupy(entries[missing], near)
+        elif len(missing):
             pages = mind.host.take(life.slot_class, len(missing))
             if len(pages) < len(missing):
                 pages, run = self._shift(life.slot_class, entries, ready, missing, pages)
@@ -71,10 +77,13 @@ class Gets:
         mind.host.prefetched.used(life.slot_class, entries[ready])
         if len(ready) < run:
             self._take_pooled(request, lo + (host[:run] == _POOLED).nonzero()[0])
-            filling = (host[:run] == State.FILLING).nonzero()[0]
-            if len(filling):
-                mind.lift(mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling), plan)
-            if len(missing):
+            for state, pool in ((State.FILLING, TierName.HOST), (_COMING, TierName.DEVICE_POOL)):
+                filling = (host[:run] == state).nonzero()[0]
+                if len(filling):
+                    mind.lift(mind.jobs.join(pool, entries[filling], request, lo + filling), plan)
+            if near is not None:
+                mind.read_jobs(request, lo + missing, TierName.DEVICE_POOL, Priority.GET, plan)
+            elif len(missing):
                 self._fetch(request, lo + missing, pooled[missing], plan)
         request.opened = hi
         if run < hi - lo:
@@ -86,7 +95,7 @@ class Gets:
         if np.count_nonzero(pooled):
             bring_back(self._mind, request, positions[pooled], plan)
         if not pooled.all():
-            self._mind.read_jobs(request, positions[~pooled], Priority.GET, plan)
+            self._mind.read_jobs(request, positions[~pooled], TierName.HOST, Priority.GET, plan)
 
     def _take_pooled(self, request: Request, positions: Int64Array) -> None:
         """Hold blocks that the device pool has: they are READY there, whatever the host pool has of them."""
@@ -154,9 +163,12 @@ class Gets:
         """Pin what came; stop before what did not."""
         mind = self._mind
         entries = request.entries[positions]
-        came = mind.directory.host.state[entries] == State.READY
+        near = isinstance(record.job, CopyJob) and record.job.dst is TierName.DEVICE_POOL
+        came = (mind.directory.device if near else mind.directory.host).state[entries] == State.READY
         wanted = came & (positions < request.stop)
-        if np.count_nonzero(wanted):
+        if near:
+            self._take_pooled(request, positions[wanted])
+        elif np.count_nonzero(wanted):
             mind.host.pin(request.life.slot_class, entries[wanted])
             request.ready[positions[wanted]] = True
             mind.host.prefetched.used(request.life.slot_class, entries[wanted])
@@ -197,13 +209,16 @@ class Gets:
         return only
 
     def read(self, record: JobRecord, job: CopyJob, outcomes: UInt8Array, plan: Plan, now: float) -> None:
-        """A read from SSD into host slots has ended: verified blocks become visible, then waiters go on."""
+        """A read from SSD into a pool has ended: verified blocks become visible, then waiters go on."""
         mind, entries = self._mind, job.entries
         assert mind.ssd is not None
-        life = record.waiters[0][0].life
-        gone = mind.directory.host.state[entries] == State.GONE
+        life, near = record.waiters[0][0].life, mind.device if job.dst is TierName.DEVICE_POOL else None
+        gone = (mind.directory.host if near is None else mind.directory.device).state[entries] == State.GONE
         good, bad = entries[(outcomes == Outcome.OK.value) & ~gone], entries[(outcomes != Outcome.OK.value) & ~gone]
-        mind.host.ready(life.slot_class, good, now)
+        if near is not None:
+            near.filled(life.device_class, entries, good=good)
+        else:
+            mind.host.ready(life.slot_class, good, now)
         if job.priority is Priority.PREFETCH:
             mind.host.prefetched.came(life.slot_class, good)
             mind.host.prefetched.inflight_nbytes -= len(entries) * life.block_nbytes
@@ -212,8 +227,9 @@ class Gets:
         mind.ssd.unpin(entries, job.src_locations.file)
         mind.ssd.count_read(good)
         if len(good) < len(entries):
-            mind.host.failed(life.slot_class, bad)
-            mind.host.unpin(life.slot_class, entries[gone])
+            if near is None:
+                mind.host.failed(life.slot_class, bad)
+                mind.host.unpin(life.slot_class, entries[gone])
             spoilt = (outcomes == Outcome.CORRUPT) | (outcomes == Outcome.MISS)  # or its file has gone
             lost = entries[spoilt | self._unreadable(entries, outcomes)]
             mind.ssd.discard(lost[mind.directory.ssd.state[lost] == State.READY])

@@ -89,7 +89,7 @@ class LinkRates:
         scale: What a byte counts in what is assumed at first: less than 1 where a replay shrinks its blocks.
 
     Attributes:
-        read: From SSD into the host pool.
+        read: From SSD into a pool.
         load: From there into the caller's pages.
     """
 
@@ -100,7 +100,7 @@ class LinkRates:
     def _of(self, job: Job) -> LinkRate | None:
         if not isinstance(job, CopyJob):
             return None
-        if job.dst is TierName.HOST and job.src is TierName.SSD:
+        if job.src is TierName.SSD and job.dst is not TierName.SSD:
             return self.read
         return self.load if (job.src, job.dst) == (TierName.HOST, TierName.DEVICE) else None
 

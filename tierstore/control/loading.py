@@ -24,7 +24,7 @@ from tierstore.control.link_rates import LinkRates
 from tierstore.control.mind import NO_REQUEST
 from tierstore.control.prefill import PrefillCost
 from tierstore.control.requests import UNASKED, leading_run, new_request
-from tierstore.types import Priority
+from tierstore.types import Priority, TierName
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -145,7 +145,7 @@ class Loading:
             request.entries[positions] = entries[positions]
             mind.host.occupy(entries[positions], pages)
             mind.host.prefetched.inflight_nbytes += len(positions) * life.block_nbytes
-            mind.read_jobs(request, positions, Priority.PREFETCH, plan)
+            mind.read_jobs(request, positions, TierName.HOST, Priority.PREFETCH, plan)
 
 
 class _LoadSeconds:

@@ -23,7 +23,7 @@ from tierstore.control.mind import NO_REQUEST
 from tierstore.control.requests import Unasked, leading_run, new_request
 from tierstore.errors import RankError
 from tierstore.metrics import Metric
-from tierstore.types import Outcome, Priority
+from tierstore.types import Outcome, Priority, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
@@ -230,5 +230,5 @@ class Lookahead:
             request.entries[read] = entries[read]
             mind.host.occupy(entries[read], pages)
             mind.host.prefetched.inflight_nbytes += len(read) * request.life.block_nbytes
-            mind.read_jobs(request, read, Priority.PREFETCH, plan)
+            mind.read_jobs(request, read, TierName.HOST, Priority.PREFETCH, plan)
         return len(read) == len(missing)

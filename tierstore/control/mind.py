@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tierstore.control.ssd_health import SsdHealth
     from tierstore.control.ssd_room import SsdRoom
     from tierstore.metrics import Metrics
-    from tierstore.types import CopyResult, Generation, Int32Array, Int64Array, JobId, UInt8Array
+    from tierstore.types import Generation, Int32Array, Int64Array, JobId, UInt8Array
 
     BoolArray: TypeAlias = NDArray[np.bool_]
 
@@ -58,6 +58,7 @@ class Limits:
         write_nbytes_per_day: What write-backs may put on SSD; None for no bound.
         stall_seconds: How long reads from SSD may go without one that ends; 0 for ever.
         prefill_tokens_per_second: What the engine computes; None until it reports it.
+        direct_reads: Whether reads from SSD may go into the device pool, past host memory.
     """
 
     requests_max: int = 1024
@@ -70,6 +71,7 @@ class Limits:
     write_nbytes_per_day: int | None = None
     stall_seconds: float = 10.0
     prefill_tokens_per_second: float | None = None
+    direct_reads: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -176,9 +178,12 @@ class Mind:
         request.moving += 1
         plan.jobs.append(job)
 
-    def read_jobs(self, request: Request, positions: Int64Array, priority: Priority, plan: Plan) -> None:
-        """Plan reads from SSD into host slots already taken, a few blocks a job; the request waits for them."""
+    def read_jobs(
+        self, request: Request, positions: Int64Array, pool: TierName, priority: Priority, plan: Plan
+    ) -> None:
+        """Plan reads from SSD into slots of a pool already taken, a few blocks a job; the request waits for them."""
         assert self.ssd is not None
+        pages = self.directory.host_page if pool is TierName.HOST else self.directory.device_page
         self.ssd.pin(request.entries[positions])
         block_nbytes = request.life.block_nbytes
         share_nbytes = len(positions) * block_nbytes // (2 * self.limits.read_threads)
@@ -190,16 +195,16 @@ class Mind:
                 job_id=self.jobs.next_id(),
                 generation=request.life.generation,
                 src=TierName.SSD,
-                dst=TierName.HOST,
+                dst=pool,
                 entries=entries,
                 hashes=request.hashes[piece],
                 parents=None,
                 src_locations=self.directory.extents(entries),
-                dst_locations=self.directory.host_page[entries],
+                dst_locations=pages[entries],
                 priority=priority,
                 request_id=NO_REQUEST,
             )
-            self.jobs.open(JobRecord(job, waiters=[(request, piece)]), TierName.HOST, entries)
+            self.jobs.open(JobRecord(job, waiters=[(request, piece)]), pool, entries)
             plan.jobs.append(job)
         request.awaiting += len(positions)
 
@@ -254,11 +259,6 @@ class Mind:
         self.jobs.open(JobRecord(job))
         plan.jobs.append(job)
 
-    def count_written(self, result: CopyResult, written: str) -> None:
-        """Count what blocks took on disk."""
-        if result.encoded_nbytes:
-            self.metrics.add(Metric.SSD_ENCODED_BYTES, result.encoded_nbytes, written)
-
     def sync_job(self, request: Request, plan: Plan) -> None:
         """Plan a sync that the request waits for."""
         job = SyncJob(self.jobs.next_id())
@@ -292,7 +292,7 @@ class Mind:
         """Drop reads that are still queued and that nobody waits for any more, now or in a queue."""
         for record in self.jobs.records():
             job = record.job
-            if not isinstance(job, CopyJob) or job.src is not TierName.SSD or job.dst is not TierName.HOST:
+            if not isinstance(job, CopyJob) or job.src is not TierName.SSD or job.dst is TierName.SSD:
                 continue
             if self.directory.next_use[job.entries].any():
                 continue

@@ -1,7 +1,8 @@
-"""How copies come into the device pool, from the caller's pages, and back to host memory for who borrows slots there.
+"""How blocks come into the device pool, from pages or SSD, and back to host memory for who borrows slots there.
 
     keep_near:     a put has stored blocks, or a get has loaded them: plan their copy on the device, across no link
     kept_near:     it has ended: READY in the device pool, or not there; the request goes on
+    slots_near:    a get wants blocks that SSD alone holds: slots for them here, past host memory, where there are some
     bring_back:    who is lent host slots wants what the device pool alone holds: plan its copy into slots
     brought_back:  it has ended: READY in host memory too, or not; whoever waited for it goes on
 
@@ -15,18 +16,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.directory import UNREADABLE
 from tierstore.control.entry import State
 from tierstore.control.jobs import JobRecord
 from tierstore.control.mind import NO_REQUEST
 from tierstore.types import CopyJob, Outcome, Priority, TierName
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tierstore.control.device_room import DeviceRoom
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request
     from tierstore.types import Int32Array, Int64Array, Plan, UInt8Array
 
-__all__ = ["bring_back", "brought_back", "keep_near", "kept_near"]
+__all__ = ["bring_back", "brought_back", "coming_near", "keep_near", "kept_near", "slots_near"]
 
 
 def keep_near(mind: Mind, request: Request, positions: Int64Array, plan: Plan, now: float) -> None:
@@ -68,6 +72,30 @@ def kept_near(mind: Mind, record: JobRecord, outcomes: UInt8Array, plan: Plan, n
     mind.device.filled(request.life.device_class, job.entries, good=job.entries[outcomes == Outcome.OK])
     request.moving -= 1
     request.story.arrived(request, np.empty(0, np.int64), record, plan, now)
+
+
+def coming_near(mind: Mind, request: Request, entries: Int32Array) -> NDArray[np.bool_]:
+    """Which of a get's blocks are on their way from SSD into the device pool, where it can take them from."""
+    coming: NDArray[np.bool_] = np.zeros(len(entries), np.bool_)
+    if mind.device is not None and mind.limits.direct_reads and request.far is TierName.DEVICE:
+        filling = (entries >= 0) & (mind.directory.device.state[entries] == State.FILLING)
+        for position in filling.nonzero()[0].tolist():
+            job = mind.jobs.filling_job(TierName.DEVICE_POOL, int(entries[position]))
+            coming[position] = job.src is TierName.SSD
+    return coming
+
+
+def slots_near(mind: Mind, request: Request, entries: Int32Array) -> Int32Array | None:
+    """Slots of the device pool for all of these blocks, to be read from SSD straight into them; None where not.
+
+    One whose last read has failed goes by way of host memory, which asks less of the machine.
+    """
+    directory = mind.directory
+    if mind.device is None or not mind.limits.direct_reads or request.far is not TierName.DEVICE:
+        return None
+    straight = (directory.device.state[entries] == State.ABSENT) & (directory.flags[entries] & UNREADABLE == 0)
+    straight &= directory.ssd_nbytes[entries] == request.life.block_nbytes  # encoded ones are decoded in host memory
+    return mind.device.take_all(request.life.device_class, len(entries)) if straight.all() else None
 
 
 def bring_back(mind: Mind, request: Request, positions: Int64Array, plan: Plan) -> None:

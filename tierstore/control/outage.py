@@ -109,7 +109,7 @@ class Outage:
         """End whoever waits for a read as if its blocks were not there, and withdraw reads that are queued."""
         for record in self._mind.jobs.records():
             job = record.job
-            if isinstance(job, CopyJob) and (job.src, job.dst) == (TierName.SSD, TierName.HOST):
+            if isinstance(job, CopyJob) and job.src is TierName.SSD and job.dst is not TierName.SSD:
                 for request, _positions in record.waiters:
                     outcome = Outcome.REJECTED if request.story.verb == "put" else Outcome.MISS
                     self._shorten(request, outcome, plan, now)

@@ -89,7 +89,7 @@ class Prefetches:
         if len(missing):
             mind.host.occupy(entries[missing], pages.astype(np.int32, copy=False))
             mind.host.prefetched.inflight_nbytes += len(missing) * life.block_nbytes
-            mind.read_jobs(request, lo + missing, Priority.PREFETCH, plan)
+            mind.read_jobs(request, lo + missing, TierName.HOST, Priority.PREFETCH, plan)
         filling = (host[:run] == State.FILLING).nonzero()[0]
         if len(filling):
             mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling)

@@ -48,16 +48,16 @@ class Results:
     def _copied(self, record: JobRecord, job: CopyJob, result: CopyResult, plan: Plan, now: float) -> None:
         if job.dst in FAR:
             self._gets.loaded(record, result.outcomes, plan, now)
-        elif job.dst is TierName.DEVICE_POOL:
-            kept_near(self._mind, record, result.outcomes, plan, now)
         elif job.src is job.dst:
             self._upkeep.rewritten(job, result)
-        elif job.src in FAR:
-            self._puts.stored(record, job, result.outcomes, plan, now)
-        elif job.src is TierName.DEVICE_POOL:
-            brought_back(self._mind, record, result.outcomes, plan, now)
         elif job.src is TierName.SSD:
             self._gets.read(record, job, result.outcomes, plan, now)
+        elif job.dst is TierName.DEVICE_POOL:
+            kept_near(self._mind, record, result.outcomes, plan, now)
+        elif job.src is TierName.DEVICE_POOL:
+            brought_back(self._mind, record, result.outcomes, plan, now)
+        elif job.src in FAR:
+            self._puts.stored(record, job, result.outcomes, plan, now)
         else:
             self._write_back.written(record, job, result, plan, now)
             self._spoilt(record, job.entries[result.outcomes == Outcome.CORRUPT])

@@ -246,7 +246,7 @@ class SsdHealth:
         self.service, self.since, self.why = service, now, why
 
     def _way(self, job: Job) -> _Way:
-        return self._reads if isinstance(job, CopyJob) and job.dst is TierName.HOST else self._writes
+        return self._reads if isinstance(job, CopyJob) and job.dst is not TierName.SSD else self._writes
 
 
 def _said(fault: Fault | None) -> str:

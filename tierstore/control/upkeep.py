@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.control.cleaning import Cleaning
+from tierstore.control.counting import count_written
 from tierstore.control.entry import State
 from tierstore.control.jobs import JobRecord
 from tierstore.metrics import Metric
@@ -119,7 +120,7 @@ class Upkeep:
         if result.dst_free_nbytes is not None:
             mind.ssd.free_nbytes = result.dst_free_nbytes
         mind.metrics.add(Metric.SSD_REWRITTEN_BLOCKS, int(np.count_nonzero(good)))
-        mind.count_written(result, "again")
+        count_written(mind, result, "again")
         mind.directory.release(entries)
 
     def _reap_step(self) -> bool:

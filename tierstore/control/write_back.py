@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.control.chains import Chains
+from tierstore.control.counting import count_written
 from tierstore.control.directory import AGAIN
 from tierstore.control.entry import State
 from tierstore.control.write_budget import WriteBudget
@@ -108,7 +109,7 @@ class WriteBack:
         if result.dst_free_nbytes is not None:
             ssd.free_nbytes = result.dst_free_nbytes
             record.retry = ssd.reclaiming
-        mind.count_written(result, "first")
+        count_written(mind, result, "first")
         mind.write_inflight_nbytes -= len(entries) * request.life.block_nbytes
         mind.not_stored("write_refused", int(np.count_nonzero(outcomes == Outcome.REJECTED)))
         mind.host.unpin(request.life.slot_class, entries)

@@ -73,7 +73,7 @@ class TierWork(Protocol):
     """What links ask of a tier. Nothing here raises for a medium that fails: results say how and why."""
 
     def read(self, job: CopyJob) -> CopyResult:
-        """Fill the job's host slots and verify identity, length and checksum of each block.
+        """Fill the job's slots and verify identity, length and checksum of each block.
 
         A block that does not verify is CORRUPT, one that cannot be read IO_ERROR, and one whose file another owner
         has given back MISS; never an exception.

@@ -11,7 +11,6 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,13 +28,13 @@ from tierstore.tiers.finding import FoundFile, batches, list_chunks, mark_alive,
 from tierstore.tiers.frame import Pool, aligned_buffer
 from tierstore.tiers.living import Census
 from tierstore.tiers.progress import logged_in_tenths
-from tierstore.tiers.reading import RecordReader
+from tierstore.tiers.reading import RecordReader, part_of
 from tierstore.tiers.record import HEADER, valid_headers
 from tierstore.tiers.zarr_metadata import Geometry, ZarrArrays
 from tierstore.types import PAGE_NBYTES, CopyJob, CopyResult, Extents, Outcome, TombstoneJob
 
 if TYPE_CHECKING:
-    from tierstore.types import Int64Array, UInt8Array
+    from tierstore.types import UInt8Array
 
 __all__ = ["ReadOnlySsdTier"]
 
@@ -116,7 +115,7 @@ class ReadOnlySsdTier:
             chunk = self._chunks[file]
             rows = np.flatnonzero((outcomes != Outcome.OK) & (files == file))
             if chunk.name != names[file] or self._follow(chunk):
-                outcomes[rows] = self._read(_part(job, rows))
+                outcomes[rows] = self._read(part_of(job, rows))
             elif _has_gone(chunk):
                 outcomes[rows] = Outcome.MISS
         fault = self._passing.take_fault() if (outcomes == Outcome.IO_ERROR).any() else None
@@ -223,15 +222,3 @@ def _has_gone(chunk: ChunkFile) -> bool:
         return error.errno in (errno.ENOENT, errno.EBADF)
     header = page.view(HEADER)
     return bool(valid_headers(header)[0]) and header["file_uuid"][0].tobytes() != chunk.name.file_uuid
-
-
-def _part(job: CopyJob, rows: Int64Array) -> CopyJob:
-    """Some rows of a read."""
-    assert isinstance(job.src_locations, Extents) and job.dst_locations is not None
-    return replace(
-        job,
-        entries=job.entries[rows],
-        hashes=job.hashes[rows],
-        src_locations=job.src_locations.rows(rows),
-        dst_locations=job.dst_locations[rows],
-    )

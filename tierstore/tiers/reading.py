@@ -34,9 +34,21 @@ from tierstore.types import PAGE_NBYTES, CopyJob, Extents, Outcome
 if TYPE_CHECKING:
     from tierstore.types import Int32Array, Int64Array, UInt8Array
 
-__all__ = ["RecordReader"]
+__all__ = ["RecordReader", "part_of"]
 
 _logger = logging.getLogger(__name__)
+
+
+def part_of(job: CopyJob, rows: Int64Array) -> CopyJob:
+    """Some rows of a read."""
+    assert isinstance(job.src_locations, Extents) and job.dst_locations is not None
+    return replace(
+        job,
+        entries=job.entries[rows],
+        hashes=job.hashes[rows],
+        src_locations=job.src_locations.rows(rows),
+        dst_locations=job.dst_locations[rows],
+    )
 
 
 class RecordReader:
@@ -67,20 +79,13 @@ class RecordReader:
         first = next(iter(codecs))
         if len(codecs) == 1:
             return self._read(job, files, codecs[first])
-        extents, slots = job.src_locations, job.dst_locations
-        assert isinstance(extents, Extents) and slots is not None, f"job {job.job_id} does not read from SSD"
+        extents = job.src_locations
+        assert isinstance(extents, Extents), f"job {job.job_id} does not read from SSD"
         names = [files[file].name.codec if file in files else first for file in extents.file.tolist()]
         outcomes = np.empty(len(job), dtype=np.uint8)
         for name in dict.fromkeys(names):
             rows = np.flatnonzero([own == name for own in names])
-            part = replace(
-                job,
-                entries=job.entries[rows],
-                hashes=job.hashes[rows],
-                src_locations=extents.rows(rows),
-                dst_locations=slots[rows],
-            )
-            outcomes[rows] = self._read(part, files, codecs[name])
+            outcomes[rows] = self._read(part_of(job, rows), files, codecs[name])
         return outcomes
 
     def _read(self, job: CopyJob, files: Mapping[int, ChunkFile], codec: Codec) -> UInt8Array:

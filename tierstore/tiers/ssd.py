@@ -37,9 +37,10 @@ from tierstore.tiers.space import FolderLimits, default_file_nbytes
 from tierstore.tiers.tombstone import Graves
 from tierstore.tiers.writing import RecordWriter
 from tierstore.tiers.zarr_metadata import ArraySpec
-from tierstore.types import CopyJob, CopyResult, Extents, Outcome, TombstoneJob
+from tierstore.types import CopyJob, CopyResult, Extents, Outcome, TierName, TombstoneJob
 
 if TYPE_CHECKING:
+    from tierstore.tiers.direct import DirectReader
     from tierstore.types import UInt8Array
 
 __all__ = ["SsdTier", "default_file_nbytes"]
@@ -68,6 +69,7 @@ class SsdTier:
         other_codecs: By name, what makes those of which earlier runs may have left blocks, to be read.
         open_files_max: Files that are kept open; None: see `tierstore.disk.bounded.default_files_max`.
         reads_max: Reads of the disk at once; see `RecordReader`.
+        direct: Reads into the device pool; None where no job asks for that.
         clock: Unix time in nanoseconds, for the records' headers.
 
     Raises:
@@ -87,6 +89,7 @@ class SsdTier:
         other_codecs: Mapping[str, Callable[[], Codec]] = _OTHER_CODECS,
         open_files_max: int | None = None,
         reads_max: int = 4,
+        direct: DirectReader | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         file_nbytes = default_file_nbytes(capacity_nbytes) if file_nbytes is None else file_nbytes
@@ -97,7 +100,7 @@ class SsdTier:
         self._folder = ChunkFolder(self._disk, FolderLimits(capacity_nbytes, file_nbytes, free_floor_nbytes))
         self._graves = Graves(self._folder, lambda: manifest.epochs, clock)
         self._codecs = {codec.name: self._codec}
-        self._reader = RecordReader(Pool(pool), reads_max)
+        self._readers = {TierName.HOST: RecordReader(Pool(pool), reads_max), TierName.DEVICE_POOL: direct}
         self._writer = RecordWriter(Pool(pool), self._folder.files, clock)
         self._placer = RunPlacer(self._disk, self._folder, self._writer)
         self._last: ArraySpec | None = None
@@ -105,11 +108,12 @@ class SsdTier:
         self._owned = True
 
     def read(self, job: CopyJob) -> CopyResult:
-        """Fill the job's host slots and verify each block; blocks. See `Tier.read`."""
+        """Fill the job's slots and verify each block; blocks. See `Tier.read`."""
         started = time.perf_counter()
-        assert isinstance(job.src_locations, Extents), f"job {job.job_id} does not read from SSD"
         self._disk.take_fault()
-        outcomes = self._reader.read(job, self._folder.files, self._codecs)
+        reader = self._readers[job.dst]
+        assert reader is not None, f"job {job.job_id} is to go past host memory, and nothing here can"
+        outcomes = reader.read(job, self._folder.files, self._codecs)
         fault = self._disk.take_fault() if (outcomes == Outcome.IO_ERROR).any() else None
         return CopyResult(job.job_id, outcomes, seconds=time.perf_counter() - started, fault=fault)
 
