@@ -16,7 +16,7 @@ from tierstore.types import HASH_NBYTES
 if TYPE_CHECKING:
     from tierstore.types import UInt8Array
 
-__all__ = ["GetOptions", "PrefetchOptions", "PutOptions", "as_hashes", "as_priority", "seconds_of"]
+__all__ = ["GetOptions", "PrefetchOptions", "PutOptions", "ReserveOptions", "as_hashes", "as_priority", "seconds_of"]
 
 
 _PRIORITY_MAX = 1_000_000
@@ -36,6 +36,14 @@ class PutOptions(GetOptions, total=False):
 
     parent: bytes
     durable: bool
+
+
+class ReserveOptions(TypedDict, total=False):
+    """Keywords of `NamespaceHandle.reserve`."""
+
+    parent: bytes
+    durable: bool
+    deadline_seconds: float | None
 
 
 class PrefetchOptions(TypedDict, total=False):

@@ -165,7 +165,9 @@ class MonitorConfig:
     public: bool = _setting(
         False, settings.FLAG, "let that be an address that other machines reach; without a password"
     )
-    tracing: bool = _setting(False, settings.FLAG, "a span of OpenTelemetry around every put, get and prefetch")
+    tracing: bool = _setting(
+        False, settings.FLAG, "a span of OpenTelemetry around every put, get, prefetch, lease and reservation"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,22 @@ def test_a_verb_is_a_span_with_what_came_of_it(exporter: InMemorySpanExporter, t
     assert all(span.status.is_ok or span.status.is_unset for span in found.values())
 
 
+def test_leases_and_reservations_are_spans_until_they_end(exporter: InMemorySpanExporter, tmp_path: Path) -> None:
+    with traced(tmp_path) as store:
+        handle = store.namespace(namespace())
+        reservation = handle.reserve(HASHES, durable=True)
+        assert spans(exporter) == {}
+        assert reservation.commit().result(TIMEOUT_SECONDS).ok
+        lease = handle.acquire([*HASHES, block_hash("absent")])
+        assert len(lease.granted.result(TIMEOUT_SECONDS)) == 4
+        assert set(spans(exporter)) == {"tierstore.reserve"}
+        lease.release()
+    found = {name: dict(span.attributes or {}) for name, span in spans(exporter).items()}
+    reserved, acquired = found["tierstore.reserve"], found["tierstore.acquire"]
+    assert (reserved["tierstore.durable"], reserved["tierstore.outcome.ok"]) == (True, 4)
+    assert (acquired["tierstore.leading"], acquired["tierstore.outcome.miss"]) == (4, 1)
+
+
 def test_a_span_is_a_child_of_the_callers(exporter: InMemorySpanExporter, tmp_path: Path) -> None:
     with traced(tmp_path) as store:
         with trace.get_tracer("engine").start_as_current_span("request") as request:

@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 
     from opentelemetry.util.types import AttributeValue
 
-    from tierstore.arguments import GetOptions, PrefetchOptions, PutOptions
+    from tierstore.arguments import GetOptions, PrefetchOptions, PutOptions, ReserveOptions
     from tierstore.transfer.future import Transfer
+    from tierstore.transfer.lending import Lease, Reservation
     from tierstore.types import UInt8Array
 
 __all__ = ["TracedHandle"]
 
 
 class TracedHandle(NamespaceHandle):
-    """A handle whose puts, gets and prefetches are spans: ``tierstore.put`` and so on.
+    """A handle whose puts, gets, prefetches, leases and reservations are spans: ``tierstore.put`` and so on.
 
     Attributes of a span: ``tierstore.model`` and ``tierstore.blocks`` from the start; ``tierstore.leading``,
     ``tierstore.nbytes`` and ``tierstore.outcome.ok``, ``.miss``, … with the number of blocks, at the end. What ends
@@ -58,6 +59,20 @@ class TracedHandle(NamespaceHandle):
         """See `NamespaceHandle.prefetch`."""
         with self._span("prefetch", len(hashes)) as followed:
             return followed(super().prefetch(hashes, **options))
+
+    def acquire(self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None) -> Lease:
+        """See `NamespaceHandle.acquire`; the span ends with the lease."""
+        with self._span("acquire", len(hashes)) as followed:
+            lease = super().acquire(hashes, deadline_seconds=deadline_seconds)
+            followed(lease.transfer)
+            return lease
+
+    def reserve(self, hashes: Sequence[bytes] | UInt8Array, **options: Unpack[ReserveOptions]) -> Reservation:
+        """See `NamespaceHandle.reserve`; the span ends with the put."""
+        with self._span("reserve", len(hashes), durable=options.get("durable", False)) as followed:
+            reservation = super().reserve(hashes, **options)
+            followed(reservation.transfer)
+            return reservation
 
     @contextmanager
     def _span(self, verb: str, num_blocks: int, **more: AttributeValue) -> Iterator[Callable[[Transfer], Transfer]]:

@@ -78,6 +78,12 @@ class _Loan:
         self._transfer = start(self)
         self._transfer.add_done_callback(lambda _transfer: self.complete(0))
 
+    @property
+    def transfer(self) -> Transfer:
+        """The request behind it, which ends once the borrower and the store are done with it."""
+        assert self._transfer is not None, "a loan that was never begun"
+        return self._transfer
+
     def lend(self, job: CopyJob, done: Done) -> None:
         """Its slots, which are the borrower's until he has ended the loan."""
         with self._lock:
@@ -164,28 +170,25 @@ class Reservation(_Loan):
         Returns:
             The put; without an end before this call.
         """
-        assert self._transfer is not None, "a reservation that was never begun"
         if checksums is not None:
             count = len(self.granted.result(0))
             assert len(checksums) == count, f"{len(checksums)} checksums for {count} slots"
             self._checksums = checksums.astype(np.uint32)
         self._end(Outcome.OK)
-        return self._transfer
+        return self.transfer
 
     def lapse(self) -> None:
         """Let nobody wait for it any longer: its blocks are unknown from now on, and a commit comes too late.
 
         The slots stay the borrower's, who may be writing to them, until he commits or abandons. Does not block.
         """
-        assert self._transfer is not None, "a reservation that was never begun"
-        self._transfer.cancel()
+        self.transfer.cancel()
 
     def abandon(self) -> Transfer:
         """Give the slots back unfilled; whoever waited for these blocks is told that they do not come."""
         self.lapse()
         self._end(Outcome.CANCELLED)
-        assert self._transfer is not None, "it has lapsed, and so was begun"
-        return self._transfer
+        return self.transfer
 
 
 class LendingLink:
