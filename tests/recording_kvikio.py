@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any, Self
 
@@ -16,6 +17,8 @@ __all__ = ["RecordingKvikio"]
 class _File:
     def __init__(self, package: RecordingKvikio, path: str, flags: str) -> None:
         assert flags == "r", f"opened for {flags!r}"
+        before, package.before_open = package.before_open, lambda: None
+        before()
         self._package = package
         try:
             self._number = os.open(path, os.O_RDONLY)
@@ -51,6 +54,7 @@ class RecordingKvikio:
         failing: Reads from now on that fail.
         short: Whether reads lose their last page.
         compatible: Whether there is no GPUDirect Storage.
+        before_open: Called once, before the next file is opened.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +64,7 @@ class RecordingKvikio:
         self.failing = 0
         self.short = False
         self.compatible = False
+        self.before_open: Callable[[], object] = lambda: None
         package: Any = ModuleType("kvikio")
         package.CuFile = lambda path, flags: _File(self, path, flags)
         package.defaults = SimpleNamespace(is_compat_mode_preferred=lambda: self.compatible)

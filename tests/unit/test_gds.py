@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +20,13 @@ from tierstore.device.calibration import Choices
 from tierstore.device.cpu import CpuDevice
 from tierstore.device.cuda_device import CudaDevice
 from tierstore.disk.gds import GdsReads, open_gds
+from tierstore.disk.posix import PosixDisk
 from tierstore.errors import ConfigError, DiskError
 from tierstore.health import Service
 from tierstore.testing.sim_gpu import SimGpu
-from tierstore.types import Outcome
+from tierstore.testing.ssd_world import SsdWorld
+from tierstore.tiers.direct import DirectReader
+from tierstore.types import PAGE_NBYTES, Outcome, TierName
 
 if TYPE_CHECKING:
     from tierstore.device.base import Device
@@ -49,8 +52,8 @@ def reopened(folder: Path, device: Device | None = None, codec: str = "raw") -> 
     config = StoreConfig.load(overrides={"host_size": "1 MiB", "codec_name": codec, **ssd})
     with Store(config) as store:
         assert store.namespace(NAMESPACE).put(HASHES, VALUES, durable=True).result(WAIT_SECONDS).ok
-    direct = dataclasses.replace(config.device, pool_size=512 << 10, direct_reads=True)
-    with Store(dataclasses.replace(config, device=direct), device=device or CpuDevice()) as store:
+    direct = replace(config.device, pool_size=512 << 10, direct_reads=True)
+    with Store(replace(config, device=direct), device=device or CpuDevice()) as store:
         yield store, store.namespace(NAMESPACE)
 
 
@@ -160,6 +163,23 @@ def test_a_file_that_is_not_there_is_an_error_of_the_disk(tmp_path: Path, kvikio
     with pytest.raises(DiskError, match="read missing: Unable to open file"):
         reads.read("missing", [(0, 4096, 4096)])
     assert kvikio.opened == []
+
+
+def test_a_file_sealed_while_it_is_about_to_be_read_is_found_by_its_new_name(
+    tmp_path: Path, kvikio: RecordingKvikio
+) -> None:
+    pool = np.zeros(1 << 16, np.uint8)
+    with closing(DirectReader(CpuDevice(), pool, open_gds(str(tmp_path), on_gpu=False))) as direct:
+        world = SsdWorld(PosixDisk(str(tmp_path)), direct=direct)
+        tier, user = world.begin(BLOCK_NBYTES)
+        user.write(tier, [0, 1])
+        kvikio.before_open = lambda: user.write(tier, range(2, 12))  # more than its file takes
+        job = replace(user.read_job([0, 1]), dst=TierName.DEVICE_POOL, dst_locations=np.array([4, 0], np.int32))
+        assert tier.read(job).outcomes.tolist() == [Outcome.OK] * 2
+        assert [Path(path).name.split(".")[0] for path in kvikio.opened] == ["c"]
+        for name, start in ((0, 4 * PAGE_NBYTES), (1, 0)):
+            assert pool[start : start + BLOCK_NBYTES].tobytes() == user.payload(name)
+        world.close()
 
 
 @pytest.mark.parametrize("given", [{}, {"device_pool_size": "1 MiB"}, {"ssd_size": "1 GiB"}])

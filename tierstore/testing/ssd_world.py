@@ -21,6 +21,7 @@ from tierstore.tiers.zarr_metadata import ZARR_NAME
 from tierstore.types import Generation
 
 if TYPE_CHECKING:
+    from tierstore.tiers.direct import DirectReader
     from tierstore.types import UInt8Array
 
 __all__ = ["SsdWorld"]
@@ -35,6 +36,7 @@ class SsdWorld:
         file_nbytes: Of a chunk file.
         codec: Of what is written; may be changed between lives.
         open_files_max: Chunk files that the tier keeps open.
+        direct: What reads into the device pool.
 
     Attributes:
         disk: Where the folder is.
@@ -51,11 +53,13 @@ class SsdWorld:
         file_nbytes: int = 64 << 10,
         codec: Codec | None = None,
         open_files_max: int | None = None,
+        direct: DirectReader | None = None,
     ) -> None:
         self.capacity_nbytes = capacity_nbytes
         self.file_nbytes = file_nbytes
         self.codec = codec or RawCodec()
         self.open_files_max = open_files_max
+        self.direct = direct
         self.free_floor_nbytes = 0
         self.sim = SimDisk()
         self.disk: Disk = self.sim if disk is None else disk
@@ -88,6 +92,7 @@ class SsdWorld:
             free_floor_nbytes=self.free_floor_nbytes,
             codec=self.codec,
             open_files_max=self.open_files_max,
+            direct=self.direct,
             clock=lambda: 1_700_000_000_000_000_000,
         )
         return self.tier

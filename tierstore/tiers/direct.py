@@ -115,9 +115,9 @@ class DirectReader:
             ((page + 1) * PAGE_NBYTES, begin + slot * PAGE_NBYTES, shape.slot_nbytes)
             for page, slot in zip(pages.tolist(), slots.tolist(), strict=True)
         ]
-        for path in (chunk.name.path, chunk.name.path):  # it may have been sealed, and so renamed, in between
+        for _attempt in range(2):  # it may be sealed, and so renamed, between a look at its name and the reads
             try:
-                far.read(path, pieces)
+                far.read(chunk.name.path, pieces)
             except DiskError as error:
                 _logger.debug("%s", error)
             else:
