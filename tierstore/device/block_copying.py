@@ -39,10 +39,13 @@ _MANY_RUNS = 8
 _SCATTERED_NBYTES = 8 << 10
 """Rows up to this are copied twice, by dozens, where they are scattered where they come from. By turns beside memcpy by
 rows on a busy machine: 4 KiB at 58 to 72 % against 51 to 56 one by one, 8 KiB at 61 to 64 against 53 to 56; from 16 KiB
-on it is slower."""
+on it is slower. (Tried on a quiet one and left out: ``np.take`` into a buffer of our own and ``np.put`` from it, the
+destination as a slice where it is evenly spaced, rows of uint64 instead of whole elements, all within 6 points or
+slower; ``process_vm_readv`` on this process, 54 % at 4 and 66 % at 8 KiB.)"""
 
 _BUFFER_NBYTES = 256 << 10
-"""What a call may bring into numpy's buffer: inside of a second-level cache. 64 KiB were 3 to 7 points slower."""
+"""What a call may bring into numpy's buffer: inside of a second-level cache. 64 KiB were 3 to 7 points slower, 512 KiB
+to 2 MiB no faster."""
 
 _RUN_BLOCKS = 4
 """Neighbours of so many and more are better copied in runs, in place."""
