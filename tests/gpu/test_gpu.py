@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -14,6 +15,7 @@ from bench.gpu.correctness import check_arrangements, check_quantization, device
 from bench.gpu.kept import check_checksums, check_kept
 from bench.gpu.races import count_races
 from tierstore import KVLayout, Namespace, Store, chain_hashes
+from tierstore.config import StoreConfig
 from tierstore.device.calibration import calibrate
 from tierstore.device.copy_engines import engine_names
 from tierstore.device.cuda_device import CudaDevice
@@ -139,3 +141,20 @@ def test_a_store_serves_tensors_of_the_gpu(ordered: bool) -> None:
         zeroed = torch.cuda.current_stream().record_event()
         assert kv.get(hashes, found, after=zeroed if ordered else None).result(WAIT_SECONDS).leading == 64
         assert all(torch.equal(new, old) for new, old in zip(found, pages, strict=True))
+
+
+def test_blocks_come_from_ssd_straight_into_its_memory(tmp_path: Path) -> None:
+    """By GPUDirect Storage, by kvikio's compatibility mode or by scratch, whichever this machine has."""
+    from tierstore.device.cuda import open_device
+
+    hashes, blocks = chain_hashes(range(16 * 64), 16), torch.randint(0, 256, (64, 70_000), dtype=torch.uint8)
+    settings = {"host_size": "64 MiB", "ssd_dir": str(tmp_path), "ssd_size": "256 MiB", "ssd_free_floor": "1 MiB"}
+    namespace = Namespace(model="gpu", layout=KVLayout.opaque(block_nbytes=70_000, block_tokens=16))
+    with Store(StoreConfig.load(overrides=settings)) as store:
+        assert store.namespace(namespace).put(hashes, blocks, durable=True).result(WAIT_SECONDS).leading == 64
+    settings |= {"device_pool_size": "64 MiB", "device_direct_reads": "true"}
+    with Store(StoreConfig.load(overrides=settings), device=open_device()) as store:
+        found = torch.zeros_like(blocks, device="cuda")
+        assert store.namespace(namespace).get(hashes, found).result(WAIT_SECONDS).leading == 64
+        assert torch.equal(found.cpu(), blocks)
+        assert store.metrics()['tierstore_link_blocks_total{link="ssd-direct",outcome="ok"}'] == 64

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from tests.recording_kvikio import RecordingKvikio
 from tierstore import KVLayout, Namespace, Store, chain_hashes
+from tierstore.cli import doctor
 from tierstore.config import StoreConfig
 from tierstore.device.calibration import Choices
 from tierstore.device.cpu import CpuDevice
@@ -144,6 +146,20 @@ def test_the_way_is_said_at_start(
     kvikio.compatible = compatible
     with caplog.at_level(logging.INFO), reopened(tmp_path):
         assert way in caplog.text
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_doctor_says_which_way_it_would_be(
+    tmp_path: Path, kvikio: RecordingKvikio, monkeypatch: pytest.MonkeyPatch, absent: bool
+) -> None:
+    if absent:
+        monkeypatch.setitem(sys.modules, "kvikio", None)
+    monkeypatch.setenv("TIERSTORE_DEVICE_DIRECT_READS", "true")
+    ended = CliRunner().invoke(doctor.command, ["--ssd-dir", str(tmp_path), "--host-size", "16 MiB"])
+    (line,) = (line for line in ended.stdout.splitlines() if "direct reads" in line)
+    assert line.startswith("slow" if absent else "ok")
+    assert ("kvikio is not installed" if absent else "by GPUDirect Storage") in line
+    assert ("install tierstore[gds]" in ended.stdout) == absent
 
 
 def test_memory_of_a_gpu_is_named_as_such(tmp_path: Path, kvikio: RecordingKvikio) -> None:

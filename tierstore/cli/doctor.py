@@ -57,6 +57,7 @@ def command(path: Path | None, ssd_dir: Path | None, host_size: str | None) -> N
         _gpu(config.device.name),
         _folder(Path(config.ssd.dir or ".")),
         *_floor(Path(config.ssd.dir or "."), config.ssd.free_floor),
+        *(_direct_reads(config.ssd.dir or ".") if config.device.direct_reads else ()),
         *_lossy(Path(config.ssd.dir or ".")),
     ]
     width = max(len(finding.what) for finding in findings)
@@ -147,6 +148,17 @@ def _floor(folder: Path, floor_nbytes: int) -> Iterator[_Finding]:
             f"{_rounded(free_nbytes)} free, less than the {format_size(floor_nbytes)} that [ssd] free_floor keeps",
             "nothing would be written there: make room, or set [ssd] free_floor lower",
         )
+
+
+def _direct_reads(folder: str) -> Iterator[_Finding]:
+    """By what way blocks go from SSD into the device pool."""
+    from tierstore.disk.gds import open_gds
+
+    reads = open_gds(folder, on_gpu=True)
+    if reads is None:
+        yield _Finding("direct reads", "by way of host memory: kvikio is not installed", "install tierstore[gds]")
+    else:
+        yield _Finding("direct reads", reads.way)
 
 
 def _lossy(folder: Path) -> Iterator[_Finding]:
