@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.e2e.service.stranger import stranger
+from tests.e2e.service.stranger import Stranger, stranger
 from tests.e2e.service.test_borrowers import attach
 from tests.e2e.service.test_security import of_tenant
 from tests.e2e.service.world import Serving, served
@@ -34,8 +34,10 @@ class StalledDisk(SimDisk):
         super().__init__()
         self.gate = threading.Event()
         self.gate.set()
+        self.num_reads = 0
 
     def failure(self, operation: str, path: str) -> DiskError | None:
+        self.num_reads += operation == "read"
         assert self.gate.wait(TIMEOUT_SECONDS), f"{operation} of {path} was never let through"
         return super().failure(operation, path)
 
@@ -73,6 +75,24 @@ def test_prefetches_go_by_priority_but_no_tenants_before_anybody_elses(
         for number in range(1, 5):
             who.call(pb.WatchPrefetchRequest(scope=scope, prefetch_id=number))
     assert ended == order
+
+
+def test_a_herd_of_clients_that_want_the_same_block_reads_it_once(tmp_path: Path) -> None:
+    disk = StalledDisk()
+    with served(tmp_path, disk) as serving, stranger(serving.address) as first:
+        make_cold(serving, namespace())
+        clients = [first, *(Stranger(first.channel) for _ in range(63))]
+        scopes = [client.scope() for client in clients]
+        disk.gate.clear()
+        before = disk.num_reads
+        gets = [
+            client.get(pb.GetRequest(scope=scope, hashes=BLOCKS[0]))
+            for client, scope in zip(clients, scopes, strict=True)
+        ]
+        disk.gate.set()
+        for get in gets:
+            assert b"".join(part.data for part in get) == rows(range(1), 8192).tobytes()
+        assert disk.num_reads == before + 1
 
 
 def held_up(scope: pb.Scope, other: pb.Scope) -> list[object]:

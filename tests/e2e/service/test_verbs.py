@@ -184,18 +184,18 @@ def test_an_empty_request_is_done_at_once(handle: ClientHandle) -> None:
     assert handle.lookup([]) == 0
 
 
-def test_blocks_larger_than_a_message_pass(tmp_path: Path) -> None:
-    nbytes = 3 * 1024 * 1024 + 4097
+@pytest.mark.parametrize(("nbytes", "num_blocks"), [(3 * 1024 * 1024 + 4097, 3), (64 * 1024 * 1024, 1)])
+def test_blocks_larger_than_a_message_pass(tmp_path: Path, nbytes: int, num_blocks: int) -> None:
     large = Namespace("large", KVLayout.opaque(block_nbytes=nbytes))
-    blocks = rows(range(3), nbytes)
+    blocks = rows(range(num_blocks), nbytes)
     sizes: dict[str, object] = {
-        "host_size": "128 MiB",
-        "host_slab_size": "32 MiB",
-        "ssd_size": "128 MiB",
-        "ssd_file_size": "16 MiB",
+        "host_size": "2 GiB",
+        "host_slab_size": "512 MiB",
+        "ssd_size": "512 MiB",
+        "ssd_file_size": "72 MiB",
     }
     with served(tmp_path, settings=sizes) as serving:
-        for attach, hashes in ((True, BLOCKS[:3]), (False, BLOCKS[3:])):
+        for attach, hashes in ((True, BLOCKS[:num_blocks]), (False, BLOCKS[num_blocks : 2 * num_blocks])):
             with client_of(serving, attach=attach) as client:
                 handle = client.namespace(large)
                 assert handle.put(hashes, blocks).result(TIMEOUT_SECONDS).ok
