@@ -147,9 +147,7 @@ class DeviceConfig:
 
     name: str = _setting("cpu", settings.NAME, "device whose pages are copied")
     pool_size: int = _setting(
-        0,
-        settings.size(1 << 16, off=True),
-        "memory of the device for copies of blocks, for hits that cross no link",
+        0, settings.size(1 << 16, off=True), "memory of the device for copies of blocks, for hits that cross no link"
     )
     pool_admission: str = _setting("second-hit", settings.NAME, "admission policy of the device pool")
     direct_reads: bool = _setting(False, settings.FLAG, "read from SSD straight into the device pool")
