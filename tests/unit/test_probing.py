@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,14 +16,20 @@ FILE_BLOCKS = 7
 """Blocks of 100 bytes in a file of 64 KiB."""
 
 
+@pytest.fixture
+def world() -> Iterator[SsdWorld]:
+    world = SsdWorld()
+    yield world
+    world.kill()
+
+
 def found(world: SsdWorld) -> tuple[Outcome, Outcome]:
     assert world.tier is not None
     probed = world.tier.probe()
     return probed.reading, probed.writing
 
 
-def test_a_well_folder_that_nothing_was_written_to_is_found_well_and_left_as_it_was() -> None:
-    world = SsdWorld()
+def test_a_well_folder_that_nothing_was_written_to_is_found_well_and_left_as_it_was(world: SsdWorld) -> None:
     world.begin()
     names = world.disk.look("").entries
     assert found(world) == (OK, OK)
@@ -31,16 +38,14 @@ def test_a_well_folder_that_nothing_was_written_to_is_found_well_and_left_as_it_
     assert world.sim.calls_of("sync") > 0
 
 
-def test_a_probe_that_was_cut_off_by_a_kill_does_not_spoil_the_next() -> None:
-    world = SsdWorld()
+def test_a_probe_that_was_cut_off_by_a_kill_does_not_spoil_the_next(world: SsdWorld) -> None:
     world.begin()
     world.disk.create(PROBE_PATH, PAGE_NBYTES).close()
     assert found(world) == (OK, OK)
     assert PROBE_PATH not in [entry.name for entry in world.disk.look("").entries]
 
 
-def test_a_probe_writes_where_the_next_record_will_lie_and_no_start_sees_it() -> None:
-    world = SsdWorld()
+def test_a_probe_writes_where_the_next_record_will_lie_and_no_start_sees_it(world: SsdWorld) -> None:
     tier, user = world.begin()
     user.write(tier, range(3))
     (path,) = world.files()
@@ -55,8 +60,7 @@ def test_a_probe_writes_where_the_next_record_will_lie_and_no_start_sees_it() ->
     assert user.read(tier, range(6)) == [OK] * 6
 
 
-def test_a_probe_begins_the_file_that_the_next_record_needs() -> None:
-    world = SsdWorld()
+def test_a_probe_begins_the_file_that_the_next_record_needs(world: SsdWorld) -> None:
     tier, user = world.begin()
     user.write(tier, [1])
     world.sim.fail_call(1, errno=errno.EIO, only="write")
@@ -67,8 +71,8 @@ def test_a_probe_begins_the_file_that_the_next_record_needs() -> None:
     assert len(world.files()) == 2
 
 
-def test_where_only_the_reserve_is_left_the_probe_gives_it_back() -> None:
-    world = SsdWorld(capacity_nbytes=4 * (64 << 10))
+def test_where_only_the_reserve_is_left_the_probe_gives_it_back(world: SsdWorld) -> None:
+    world.capacity_nbytes = 4 * (64 << 10)
     tier, user = world.begin()
     name = 0
     while user.write(tier, [name]).outcomes.tolist() == [OK]:
@@ -83,8 +87,7 @@ def test_where_only_the_reserve_is_left_the_probe_gives_it_back() -> None:
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
 @pytest.mark.parametrize("written", [False, True])
-def test_a_disk_that_takes_nothing_is_found_out(operation: str, written: bool) -> None:
-    world = SsdWorld()
+def test_a_disk_that_takes_nothing_is_found_out(world: SsdWorld, operation: str, written: bool) -> None:
     tier, user = world.begin()
     if written:
         user.write(tier, [1])
@@ -101,8 +104,7 @@ def test_a_disk_that_takes_nothing_is_found_out(operation: str, written: bool) -
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_disk_without_room_for_a_file_is_full(code: int) -> None:
-    world = SsdWorld()
+def test_a_disk_without_room_for_a_file_is_full(world: SsdWorld, code: int) -> None:
     tier, user = world.begin()
     assert user.write(tier, range(FILE_BLOCKS)).outcomes.tolist() == [OK] * FILE_BLOCKS
     world.sim.fail_from(1, errno=code, only="create")
@@ -112,8 +114,7 @@ def test_a_disk_without_room_for_a_file_is_full(code: int) -> None:
     assert probed.fault.full
 
 
-def test_below_the_floor_nothing_is_begun_and_giving_a_file_back_would_not_help() -> None:
-    world = SsdWorld()
+def test_below_the_floor_nothing_is_begun_and_giving_a_file_back_would_not_help(world: SsdWorld) -> None:
     world.free_floor_nbytes = 1 << 20
     world.sim.capacity_nbytes = 2 << 20
     tier, user = world.begin()
@@ -126,8 +127,7 @@ def test_below_the_floor_nothing_is_begun_and_giving_a_file_back_would_not_help(
     assert not probed.fault.full
 
 
-def test_a_disk_that_gives_nothing_is_found_out() -> None:
-    world = SsdWorld()
+def test_a_disk_that_gives_nothing_is_found_out(world: SsdWorld) -> None:
     tier, user = world.begin()
     user.write(tier, [1])
     world.sim.fail_from(1, errno=errno.EIO, only="read")
@@ -136,16 +136,14 @@ def test_a_disk_that_gives_nothing_is_found_out() -> None:
     assert found(world) == (OK, OK)
 
 
-def test_one_file_that_cannot_be_read_is_no_sick_disk() -> None:
-    world = SsdWorld()
+def test_one_file_that_cannot_be_read_is_no_sick_disk(world: SsdWorld) -> None:
     tier, user = world.begin()
     user.write(tier, range(2 * FILE_BLOCKS))
     world.sim.fail_call(2, errno=errno.EIO, only="read")  # the first one reads back what was written
     assert found(world) == (OK, OK)
 
 
-def test_a_folder_that_could_not_be_listed_at_start_is_never_found_well() -> None:
-    world = SsdWorld()
+def test_a_folder_that_could_not_be_listed_at_start_is_never_found_well(world: SsdWorld) -> None:
     world.begin()
     world.kill()
     tier = world.start()
