@@ -30,9 +30,6 @@ T = TypeVar("T")
 _FRESH_SLICE, _TOLD_SLICE = 256, 32
 """Blocks that one step asks about: of those nobody has been told of, and of those that may have gone."""
 
-_FRESH_MAX, _TOLD_MAX = 1 << 14, 1 << 17
-"""Blocks that are followed; of more, the oldest are given up, and taken back where they were told of."""
-
 _PATIENCE_STEPS = 1000
 """An answer that takes longer is not coming: the service had gone, or too much was asked of it."""
 
@@ -52,11 +49,15 @@ class Followed(Generic[T]):
     Args:
         ask: Has every shard say where it has blocks, and does not wait for it.
         num_shards: That must have a block, so that it counts.
+        fresh_max: Blocks that are followed and nobody has been told of; of more, the oldest are given up.
+        told_max: Blocks that somebody has been told of; of more, the oldest are given up and taken back.
     """
 
-    def __init__(self, ask: Ask, *, num_shards: int) -> None:
+    def __init__(self, ask: Ask, *, num_shards: int, fresh_max: int = 1 << 14, told_max: int = 1 << 17) -> None:
         self._ask = ask
         self._num_shards = num_shards
+        self._fresh_max = fresh_max
+        self._told_max = told_max
         self._fresh: dict[bytes, T] = {}
         self._told: dict[bytes, tuple[T, Place]] = {}
         self._question: _Question | None = None
@@ -69,7 +70,7 @@ class Followed(Generic[T]):
         """Follow a block that should be in the store now; `what` is what is told of it."""
         if key not in self:
             self._fresh[key] = what
-        for oldest in list(islice(self._fresh, max(0, len(self._fresh) - _FRESH_MAX))):
+        for oldest in list(islice(self._fresh, max(0, len(self._fresh) - self._fresh_max))):
             del self._fresh[oldest]
 
     def changes(self) -> list[tuple[T, Place, Place]]:
@@ -109,6 +110,6 @@ class Followed(Generic[T]):
                 yield what, was, now
             if now is not Place.NOWHERE:
                 self._told[key] = what, now
-        for key in list(islice(self._told, max(0, len(self._told) - _TOLD_MAX))):
+        for key in list(islice(self._told, max(0, len(self._told) - self._told_max))):
             what, was = self._told.pop(key)
             yield what, was, Place.NOWHERE

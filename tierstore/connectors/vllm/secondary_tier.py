@@ -144,7 +144,8 @@ class TierStoreTier(SecondaryTierManager):  # type: ignore[misc]
         hashes = _hashes(keys) if all(map(self._is_reproducible, keys)) else []
 
         def move(span: slice) -> Transfer:
-            return verb(hashes[span], self._kv, block_ids=job.chunk_ids[: len(hashes)][span])
+            own = hashes[span]
+            return verb(own, self._kv, block_ids=job.chunk_ids[span][: len(own)])
 
         self._under_way.append(Moving(job, move, make_room, piece=self._piece))
 
