@@ -9,6 +9,10 @@ does befalls both. Each prompt is new to both; each mode is one way to answer it
     warm       loaded from host memory, after the engine has forgotten its own blocks
     restart    loaded from SSD by a new engine, whose host memory is empty
     service    loaded from the host memory of a service in another process
+    native     loaded from host memory by vLLM's own OffloadingConnector, which runs on GPUs alone
+
+What cannot run here is left out, and the result says why. Beside the rows stands how long the scheduler waits for an
+answer about a prompt of 512 blocks, with 200 000 other blocks in the store.
 
 Ratios are medians over prompts of one mode's time over the others' for the same prompt. Runs where
 ``PYTHON_WITH_VLLM`` (or this interpreter) has vLLM, on a CPU or a GPU.
@@ -27,19 +31,33 @@ from typing import Any
 
 import click
 
-from tests.vllm.engines import Answer, EngineProcess, Nursery, interpreter, prompt, running, serving
+from tests.vllm.engines import Answer, EngineError, EngineProcess, Nursery, interpreter, prompt, running, serving
 from tierstore.benchmark.machine import describe_machine
 
-MODES = ("none", "local", "cold", "warm", "restart", "service")
+MODES = ("none", "local", "cold", "warm", "restart", "service", "native")
+NATIVE = {
+    "kv_connector": "OffloadingConnector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {"cpu_bytes_to_use": 2 << 30},
+}
+MATCHED_BLOCKS, BLOCK_TOKENS = 512, 32
+THIN_SHAPE = {"layers": 1, "heads": 1, "kv_heads": 1, "head_size": 32, "max_position_embeddings": 32768}
+"""Of whose blocks 200 000 fit into a small pool: what they hold has no say in how they are found."""
+
 SMALL_SHAPE = {"layers": 2, "heads": 2, "kv_heads": 1}
 SHAPE = {"layers": 12, "heads": 12, "kv_heads": 12, "vocabulary": 4096}
 """Hidden size 768."""
 
 
 class Figures:
-    """What was measured, mode by mode, prompt by prompt."""
+    """What was measured, mode by mode, prompt by prompt.
+
+    Attributes:
+        left_out: Why a mode was not measured.
+    """
 
     def __init__(self) -> None:
+        self.left_out: dict[str, str] = {}
         self._seconds: dict[str, dict[int, float]] = defaultdict(dict)
         self._tokens: dict[str, list[int]] = defaultdict(list)
         self._answers: dict[int, list[tuple[str, Answer]]] = defaultdict(list)
@@ -55,7 +73,7 @@ class Figures:
 
     def rows(self) -> Iterator[dict[str, object]]:
         """One for each mode."""
-        for mode in MODES:
+        for mode in self._seconds:
             times = list(self._seconds[mode].values())
             yield {
                 "mode": mode,
@@ -102,7 +120,32 @@ def measure(nursery: Nursery, folder: Path, options: Mapping[str, Any], prompts:
                     engine.ask("first_token", prompt=list(tokens))
                     engine.reset()
                     (Figures() if number not in counted else figures).measure("service", number, engine, tokens)
+    try:
+        with running(nursery, connector=None, transfer=NATIVE, **given) as engine:
+            for number, tokens in enumerate(prompts):
+                engine.ask("first_token", prompt=list(tokens))
+                engine.reset()
+                (Figures() if number not in counted else figures).measure("native", number, engine, tokens)
+    except EngineError as error:
+        figures.left_out["native"] = str(error)
     return figures
+
+
+def measure_match(nursery: Nursery, folder: Path, *, indexed: int, rounds: int) -> dict[str, object]:
+    """How long the scheduler waits for what is known of a prompt, with so many other blocks in the store."""
+    tokens = MATCHED_BLOCKS * BLOCK_TOKENS
+    options = {"shape": THIN_SHAPE, "dtype": "float32", "max_model_len": tokens + 32, "block_size": BLOCK_TOKENS}
+    with running(nursery, model=str(folder / "thin"), connector={"host_size": "2 GiB"}, **options) as engine:
+        found = engine.ask("match_seconds", tokens=tokens, indexed=indexed, rounds=rounds)
+    assert isinstance(found, list)
+    cuts = statistics.quantiles(found, n=100)
+    return {
+        "blocks": MATCHED_BLOCKS,
+        "indexed": indexed,
+        "rounds": rounds,
+        "ms_p50": round(cuts[49] * 1e3, 4),
+        "ms_p99": round(cuts[98] * 1e3, 4),
+    }
 
 
 @contextmanager
@@ -137,6 +180,7 @@ def plot(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 @click.option("--dtype", default="float32")
 @click.option("--block-size", default=32, help="Tokens of one of the engine's blocks.")
 @click.option("--small", is_flag=True, help="A tiny model, to see that this runs.")
+@click.option("--match/--no-match", "with_match", default=True, help="Measure how long the scheduler waits, too.")
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path))
 @click.option("--json", "json_path", default="-")
 def main(
@@ -146,6 +190,7 @@ def main(
     dtype: str,
     block_size: int,
     small: bool,
+    with_match: bool,
     plot_path: Path | None,
     json_path: str,
 ) -> None:
@@ -161,6 +206,10 @@ def main(
             "block_size": block_size,
         }
         figures = measure(nursery, Path(name), {"engine": engine, "host_size": "2 GiB"}, prompts)
+        match = None
+        if with_match:
+            indexed, rounds = (1000, 100) if small else (200_000, 2000)
+            match = measure_match(nursery, Path(name), indexed=indexed, rounds=rounds)
         machine = describe_machine(Path(name))
     rows = list(figures.rows())
     if plot_path is not None:
@@ -172,7 +221,8 @@ def main(
         "block_size": block_size,
         "shape": engine["shape"],
     }
-    text = json.dumps({"rows": rows, "setup": setup, "machine": machine}, indent=1)
+    told = {"rows": rows, "left_out": figures.left_out, "match": match, "setup": setup, "machine": machine}
+    text = json.dumps(told, indent=1)
     if json_path == "-":
         click.echo(text)
     else:
