@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any, Self
@@ -32,6 +33,7 @@ class _File:
     def __exit__(self, *_: object) -> None:
         os.close(self._number)
         self._package.num_closed += 1
+        self._package.closed.set()
 
     def pread(self, buffer: object, size: int, file_offset: int) -> SimpleNamespace:
         interfaces = [name for name in ("__cuda_array_interface__", "__array_interface__") if hasattr(buffer, name)]
@@ -53,6 +55,7 @@ class RecordingKvikio:
         reads: (interface, position, bytes) of each.
         failing: Reads from now on that fail.
         short: Whether reads lose their last page.
+        closed: A file was closed.
         compatible: Whether there is no GPUDirect Storage.
         before_open: Called once, before the next file is opened.
     """
@@ -64,6 +67,7 @@ class RecordingKvikio:
         self.failing = 0
         self.short = False
         self.compatible = False
+        self.closed = threading.Event()
         self.before_open: Callable[[], object] = lambda: None
         package: Any = ModuleType("kvikio")
         package.CuFile = lambda path, flags: _File(self, path, flags)

@@ -118,8 +118,8 @@ def build(
             disk = _local_disk(config)
         if disk is None and config.ssd.read_only:
             raise ConfigError("ssd.read_only looks at a folder, and there is none; set ssd.dir, or leave it out")
-        pools = {TierName.HOST: pool.view} | _device_memory(config, device, stack)
-        direct = _direct_reader(config, device, pools, stack)
+        pools = {TierName.HOST: pool.view} | _device_memory(config, device, folder)
+        direct = _direct_reader(config, device, pools, folder)
         if disk is not None:
             manifest, tier = _open_ssd(config, disk, pool, folder, direct)
         recovered: dict[bytes, list[Recovered]] = {}
@@ -147,7 +147,7 @@ def build(
 
 
 def _leave_where_stuck(engine: Engine, folder: ExitStack) -> None:
-    """Keep the SSD folder and its lock until the process ends, where a call into it may still change a file."""
+    """Keep the SSD folder, its lock and what is read into until the process ends, where a call into it may go on."""
     if engine.stuck:
         folder.pop_all()
         _logger.error("the disk of the SSD folder hangs: the folder stays claimed until this process has ended")

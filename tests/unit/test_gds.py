@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 from tests.recording_kvikio import RecordingKvikio
 from tierstore import KVLayout, Namespace, Store, chain_hashes
 from tierstore.cli import doctor
+from tierstore.codec.lz4 import Lz4Codec
 from tierstore.config import StoreConfig
 from tierstore.device.calibration import Choices
 from tierstore.device.cpu import CpuDevice
@@ -48,14 +50,17 @@ def kvikio(monkeypatch: pytest.MonkeyPatch) -> RecordingKvikio:
 
 
 @contextmanager
-def reopened(folder: Path, device: Device | None = None, codec: str = "raw") -> Iterator[tuple[Store, NamespaceHandle]]:
+def reopened(
+    folder: Path, device: Device | None = None, codec: str = "raw", stall_seconds: float = 10.0
+) -> Iterator[tuple[Store, NamespaceHandle]]:
     """A store that has twelve blocks on SSD alone, and reads them straight into its device pool."""
     ssd = {"ssd_dir": str(folder), "ssd_size": "16 MiB", "ssd_file_size": "1 MiB", "ssd_free_floor": "4 KiB"}
     config = StoreConfig.load(overrides={"host_size": "1 MiB", "codec_name": codec, **ssd})
     with Store(config) as store:
         assert store.namespace(NAMESPACE).put(HASHES, VALUES, durable=True).result(WAIT_SECONDS).ok
     direct = replace(config.device, pool_size=512 << 10, direct_reads=True)
-    with Store(replace(config, device=direct), device=device or CpuDevice()) as store:
+    ssd_of = replace(config.ssd, stall_seconds=stall_seconds)
+    with Store(replace(config, device=direct, ssd=ssd_of), device=device or CpuDevice()) as store:
         yield store, store.namespace(NAMESPACE)
 
 
@@ -179,6 +184,32 @@ def test_a_file_that_is_not_there_is_an_error_of_the_disk(tmp_path: Path, kvikio
     with pytest.raises(DiskError, match="read missing: Unable to open file"):
         reads.read("missing", [(0, 4096, 4096)])
     assert kvikio.opened == []
+
+
+def test_memory_that_a_read_which_hangs_may_still_fill_is_not_given_back(
+    tmp_path: Path, kvikio: RecordingKvikio
+) -> None:
+    gpu, gate = SimGpu(seed=4), threading.Event()
+    with reopened(tmp_path, CudaDevice(gpu, Choices(gpu.facts, {})), stall_seconds=0.2) as (_store, kv):
+        kvikio.before_open = lambda: gate.wait(WAIT_SECONDS)
+        get = kv.get(HASHES, np.zeros_like(VALUES))
+    assert get.done()
+    assert gpu.num_held == 2  # the device pool, and the stream of direct reads
+    gate.set()
+    assert kvikio.closed.wait(WAIT_SECONDS)
+
+
+def test_records_that_are_not_raw_are_read_by_way_of_scratch(tmp_path: Path, kvikio: RecordingKvikio) -> None:
+    pool = np.zeros(1 << 16, np.uint8)
+    with closing(DirectReader(CpuDevice(), pool, open_gds(str(tmp_path), on_gpu=False))) as direct:
+        world = SsdWorld(PosixDisk(str(tmp_path)), codec=Lz4Codec(), direct=direct)
+        tier, user = world.begin(BLOCK_NBYTES)
+        user.write(tier, [0])
+        job = replace(user.read_job([0]), dst=TierName.DEVICE_POOL, dst_locations=np.array([2], np.int32))
+        assert tier.read(job).outcomes.tolist() == [Outcome.OK]
+        assert pool[2 * PAGE_NBYTES :][:BLOCK_NBYTES].tobytes() == user.payload(0)
+        world.close()
+    assert not kvikio.reads
 
 
 def test_a_file_sealed_while_it_is_about_to_be_read_is_found_by_its_new_name(

@@ -66,7 +66,8 @@ class DirectReader:
         if self._far is not None:
             raw = [file in files and files[file].name.codec == RawCodec.name for file in extents.file.tolist()]
             rows = np.flatnonzero(raw)
-            outcomes[rows] = self._read_far(self._far, part_of(job, rows), files)
+            if len(rows):
+                outcomes[rows] = self._read_far(self._far, part_of(job, rows), files)
         rest = np.flatnonzero(outcomes == Outcome.IO_ERROR)
         if len(rest):
             outcomes[rest] = self._read_by_host(part_of(job, rest), files, codecs)
