@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def command(path: Path | None, *, print_config: bool, **given: str | None) -> No
 
 
 def _echo(line: str) -> None:
-    click.echo(line, err=True)
+    with suppress(OSError):  # whoever read it may have gone, as `head` does: the service goes on, and ends well
+        click.echo(line, err=True)
 
 
 def _log(line: str) -> None:
@@ -65,5 +67,5 @@ def _options() -> Iterator[click.Option]:
         if setting.key.startswith("service."):
             names.append(setting.flag.replace("--service-", "--"))
         text = f"{setting.help[0].upper()}{setting.help[1:]}.  [default: {setting.show(setting.default)}]"
-        bare = "true" if isinstance(setting.default, bool) else None
-        yield click.Option([*names, setting.argument], metavar="VALUE", help=text, is_flag=False, flag_value=bare)
+        bare = {"is_flag": False, "flag_value": "true"} if isinstance(setting.default, bool) else {}
+        yield click.Option([*names, setting.argument], metavar="VALUE", help=text, **bare)  # type: ignore[arg-type]

@@ -99,6 +99,14 @@ def test_a_signal_ends_it_in_good_order(tmp_path: Path, number: int) -> None:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["ssd"]
 
 
+def test_a_signal_ends_it_in_good_order_though_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    with serve(tmp_path) as served:
+        assert served.process.stderr is not None
+        served.process.stderr.close()
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(TIMEOUT_SECONDS) == 0
+
+
 def test_what_was_put_is_there_after_a_restart_in_good_order(tmp_path: Path) -> None:
     with serve(tmp_path) as served, Client(served.address) as client:
         assert client.namespace(namespace()).put(BLOCKS, BYTES, durable=True).result(TIMEOUT_SECONDS).ok
@@ -136,6 +144,31 @@ def test_a_killed_service_is_found_again_by_its_clients(tmp_path: Path) -> None:
             assert np.array_equal(found, BYTES)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("attach", [True, False])
+def test_every_put_that_was_acknowledged_before_the_end_is_there_after_it(
+    tmp_path: Path, number: int, *, attach: bool
+) -> None:
+    names = [range(first, first + 4) for first in range(0, 80, 4)]
+    with serve(tmp_path) as served, Client(served.address, attach=attach) as client:
+        assert client.wait(TIMEOUT_SECONDS)
+        handle = client.namespace(namespace())
+        puts = [handle.put([block_hash(name) for name in few], rows(few, 8192), durable=True) for few in names]
+        assert any(put.result(TIMEOUT_SECONDS).ok for put in puts), (
+            "one of them is waited for, the others are under way"
+        )
+        served.end(number)
+        acknowledged = [put.result(TIMEOUT_SECONDS).ok for put in puts]
+    with serve(tmp_path) as served, Client(served.address) as client:
+        assert client.wait(TIMEOUT_SECONDS)
+        handle = client.namespace(namespace())
+        for few, ok in zip(names, acknowledged, strict=True):
+            found = np.zeros((4, 8192), np.uint8)
+            leading = handle.get([block_hash(name) for name in few], found).result(TIMEOUT_SECONDS).leading
+            assert leading == 4 or not ok
+            assert np.array_equal(found[:leading], rows(few, 8192)[:leading])
+
+
 def test_a_live_services_socket_is_not_taken_from_it(tmp_path: Path) -> None:
     with serve(tmp_path) as served:
         command = [sys.executable, "-m", "tierstore.cli.main", "serve", "--listen", served.address, "--host-size=1 MiB"]
@@ -161,6 +194,12 @@ def test_what_cannot_be_served_is_said_in_one_line(arguments: list[str], words: 
     last = ran.stderr.splitlines()[-1]
     assert last.startswith("tierstore: ")
     assert words in last
+
+
+def test_an_option_without_its_value_is_refused() -> None:
+    command = [sys.executable, "-m", "tierstore.cli.main", "serve", "--ssd-size"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert (ran.returncode, "'--ssd-size' requires an argument" in ran.stderr) == (2, True)
 
 
 def test_every_value_is_printed_with_its_source(tmp_path: Path) -> None:
