@@ -5,14 +5,18 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.vllm.engines import EngineProcess, Nursery, prompt, running, serving
+from tests.payload import TIMEOUT_SECONDS
+from tests.vllm.engines import EngineProcess, Nursery, Service, alike, answers, prompt, running, serving
+from tierstore.client import Client
 
 PROMPTS = [prompt(name, 200) for name in range(4)]
+ROUNDS_MAX = 50
 OPTIONS: dict[str, Any] = {"dtype": "float32", "max_model_len": 1024, "block_size": 32, "shape": {}}
 
 
@@ -68,6 +72,38 @@ def test_an_engine_outlives_its_service_and_finds_it_again(nursery: Nursery, mod
         engine.close()
 
 
+def test_a_service_that_is_killed_and_started_anew_in_the_middle_of_a_run_costs_hits_alone(
+    nursery: Nursery, models: Path, folder: Path
+) -> None:
+    prompts = [prompt(100 + name, 300) for name in range(40)]
+    kept = {"host_size": "64 MiB", "ssd_dir": folder / "kv", "ssd_size": "1 GiB"}
+    with running(nursery, model=str(models / "tiny"), connector=None, **OPTIONS) as plain:
+        expected = plain.generate(prompts)
+    service = Service(folder, **kept)
+    with ExitStack() as undo:
+        undo.callback(lambda: service.close())
+        engine = undo.enter_context(
+            running(nursery, model=str(models / "tiny"), connector=through(service.endpoint), **OPTIONS)
+        )
+        connected(engine)
+        engine.begin("generate", prompts=prompts)
+        with Client(service.endpoint, attach=False) as client:
+            assert client.wait(TIMEOUT_SECONDS)
+            while client.metrics()['tierstore_request_blocks_total{verb="put",outcome="ok"}'] < 40:
+                pass
+        service.kill()
+        service = Service(folder, **kept)
+        assert alike(answers(engine.end()), expected)
+        for _round in range(ROUNDS_MAX):  # for a while after a failure nobody is asked
+            engine.reset()
+            connected(engine)
+            engine.hits()
+            assert alike(engine.generate(prompts[:8]), expected[:8])
+            if engine.hits()[1] > 0:
+                return
+        pytest.fail("nothing is loaded any more")
+
+
 def test_an_engine_that_finds_no_service_computes(nursery: Nursery, models: Path, folder: Path) -> None:
     connector = through(f"unix:{folder}/nobody.sock")
     with running(nursery, model=str(models / "tiny"), connector=connector, **OPTIONS) as engine:
@@ -75,6 +111,53 @@ def test_an_engine_that_finds_no_service_computes(nursery: Nursery, models: Path
         engine.reset()
         assert engine.generate(PROMPTS[:1]) == first
         assert engine.hits() == (0, 0)
+
+
+def test_two_workers_answer_the_same_where_requests_are_preempted(nursery: Nursery, models: Path, folder: Path) -> None:
+    prompts = [prompt(200 + name, 150) for name in range(6)]
+    options = OPTIONS | {"tensor_parallel_size": 2, "max_model_len": 512}
+    with running(nursery, model=str(models / "tiny"), connector=None, **options) as plain:
+        expected = [plain.generate([own], max_tokens=80)[0] for own in prompts]
+    few = options | {"num_gpu_blocks_override": 24}
+    with (
+        serving(folder, host_size="64 MiB") as endpoint,
+        running(nursery, model=str(models / "tiny"), connector=through(endpoint), **few) as engine,
+    ):
+        connected(engine)
+        assert alike(engine.generate(prompts, max_tokens=80), expected)
+        assert engine.ask("preemptions") != 0
+        engine.ask("settle")
+        engine.reset()
+        engine.hits()
+        assert alike(engine.generate(prompts, max_tokens=80), expected)
+        assert engine.hits()[1] > 0
+        engine.ask("settle")
+        engine.reset()
+        assert engine.ask("free_blocks") == engine.ask("blocks")
+
+
+def test_workers_of_one_engine_share_a_store_that_it_holds_itself(
+    nursery: Nursery, models: Path, tmp_path: Path
+) -> None:
+    ssd = {"ssd_dir": str(tmp_path / "kv"), "ssd_size": "64 MiB", "ssd_file_size": "4 MiB", "ssd_free_floor": "1 MiB"}
+    given = {"host_size": "64 MiB", "lookup_seconds": 10, **ssd}
+    options = OPTIONS | {"tensor_parallel_size": 2}
+    with running(nursery, model=str(models / "tiny"), connector=given, **options) as engine:
+        engine.ask("workers_connected", number=2)
+        expected = engine.generate(PROMPTS)
+        for _round in range(ROUNDS_MAX):  # workers that came before the store ask it again after a while
+            engine.ask("settle")
+            engine.reset()
+            engine.hits()
+            assert alike(engine.generate(PROMPTS), expected)
+            if engine.hits() == (0, 4 * 192):
+                break
+        else:
+            pytest.fail("nothing is loaded")
+    with running(nursery, model=str(models / "tiny"), connector=given, **options) as engine:
+        engine.ask("workers_connected", number=2)
+        assert alike(engine.generate(PROMPTS), expected)
+        assert engine.hits() == (0, 4 * 192), "from SSD"
 
 
 def test_two_workers_each_keep_their_share_of_a_block(nursery: Nursery, models: Path, folder: Path) -> None:

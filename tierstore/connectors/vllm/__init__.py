@@ -8,6 +8,7 @@ at the version of vLLM.
                  waiting, patience, saves, events and adapters
     worker       the half in a worker: binds the cache, starts copies, reports how they ended
     seat         where the halves of one engine find their store
+    hosting      a store that the scheduler's process serves to several workers
     pages        which bytes of the engine's cache are which bytes of a block
     identity     what goes into a namespace; with it weights
     options      `kv_connector_extra_config`, checked

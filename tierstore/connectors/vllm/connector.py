@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from tierstore.client import Client
+    from tierstore.connectors.vllm.seat import Opened
     from tierstore.device.base import Device
 
 __all__ = ["TierStoreConnector"]
@@ -76,17 +76,24 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         device = open_device(next(iter(kv_caches.values())).device.type)
         self.worker.bind(self._seat.store(lambda: self._open(device)), device, kv_caches)
 
-    def _open(self, device: Device) -> Store | Client:
+    def _open(self, device: Device) -> Opened:
+        """The store where it is this process's to hold, else a client of who holds it."""
+        parallel, engine_id = self._vllm_config.parallel_config, str(self._kv_transfer_config.engine_id)
         if self._options.mode == "service":
             from tierstore.client import Client
 
             assert self._options.endpoint is not None, "checked when the options were read"
-            return Client(self._options.endpoint, device=device, name=f"vLLM {self._kv_transfer_config.engine_id}")
-        parallel = self._vllm_config.parallel_config
+            return Client(self._options.endpoint, device=device, name=f"vLLM {engine_id}")
         config = self._options.store_config(
             dp_rank=parallel.data_parallel_index, dp_size=parallel.data_parallel_size, device=device.name
         )
-        return Store(config, device=device)
+        if parallel.world_size == 1:
+            return Store(config, device=device)
+        from tierstore.connectors.vllm import hosting
+
+        if self._worker is None:
+            return hosting.Hosting(config, engine_id)
+        return hosting.visit(engine_id, device)
 
     def get_handshake_metadata(self) -> WorkerCache | None:
         """What the scheduler's half must know of the cache."""
@@ -258,11 +265,6 @@ def _check(vllm_config: Any, options: Options, groups: Sequence[pages.Group]) ->
         raise ConfigError('load "layerwise" serves no model with sliding windows; set load to "async"')
     if parallel.nnodes > 1:
         raise ConfigError(f"workers on {parallel.nnodes} hosts cannot reach one pool of host memory; use one host")
-    if parallel.world_size > 1 and options.mode == "embedded":
-        raise ConfigError(
-            f"{parallel.world_size} workers (TP × PP) need one store for all of them; run tierstore serve, and set "
-            'mode="service" and its endpoint'
-        )
     if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:
         raise ConfigError("context parallelism cannot be served yet; run without it")
     if vllm_config.kv_transfer_config.kv_load_failure_policy != "recompute":

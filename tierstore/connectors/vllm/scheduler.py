@@ -26,13 +26,11 @@ from tierstore.connectors.vllm.waiting import NO_PARENT, Waiting
 from tierstore.errors import TierstoreError
 
 if TYPE_CHECKING:
-    from tierstore.client import Client
     from tierstore.connectors.vllm.advice import Advisor
     from tierstore.connectors.vllm.jobs import WorkerCache
     from tierstore.connectors.vllm.options import Options
     from tierstore.connectors.vllm.pages import Group
-    from tierstore.connectors.vllm.seat import Seat
-    from tierstore.store import Store
+    from tierstore.connectors.vllm.seat import Opened, Seat
 
 __all__ = ["SchedulerHalf"]
 
@@ -75,7 +73,7 @@ class SchedulerHalf:
         workers = vllm_config.parallel_config.world_size
         self._saves = Saves(options, groups, num_workers=workers, saved=self._offered)
 
-    def open(self, seat: Seat, open_store: Callable[[], Store | Client], caches: list[WorkerCache]) -> None:
+    def open(self, seat: Seat, open_store: Callable[[], Opened], caches: list[WorkerCache]) -> None:
         """Take the namespaces that the workers have found; until then nothing hits and nothing is saved."""
         store = seat.store(open_store)
         for number, group in enumerate(self._groups):

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from tierstore.client import Client
+    from tierstore.connectors.vllm.hosting import Hosting
     from tierstore.connectors.vllm.worker import WorkerHalf
     from tierstore.store import Store
+
+    Opened: TypeAlias = Store | Client | Hosting
 
 __all__ = ["Seat"]
 
@@ -33,7 +36,7 @@ class Seat:
         self.worker: WorkerHalf | None = None
         self._engine_id = engine_id
         self._halves = 0
-        self._store: Store | Client | None = None
+        self._store: Opened | None = None
 
     @classmethod
     def take(cls, engine_id: str) -> Seat:
@@ -43,7 +46,7 @@ class Seat:
             seat._halves += 1
             return seat
 
-    def store(self, open_store: Callable[[], Store | Client]) -> Store | Client:
+    def store(self, open_store: Callable[[], Opened]) -> Opened:
         """The engine's store; opened where it is not yet. Blocks while it opens."""
         with _lock:
             if self._store is None:

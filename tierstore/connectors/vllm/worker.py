@@ -20,14 +20,13 @@ from tierstore.errors import TierstoreError
 if TYPE_CHECKING:
     import torch
 
-    from tierstore.client import Client
     from tierstore.connectors.vllm.advice import Handle
     from tierstore.connectors.vllm.jobs import Part
     from tierstore.connectors.vllm.options import Options
     from tierstore.connectors.vllm.pages import Group
+    from tierstore.connectors.vllm.seat import Opened
     from tierstore.device.base import Device
     from tierstore.device.paged_kv import PagedKV
-    from tierstore.store import Store
     from tierstore.transfer.future import Transfer
     from tierstore.transfer.layers import LayerEvent
 
@@ -84,7 +83,7 @@ class WorkerHalf:
         self._layer_groups: dict[str, int] = {}
         self.namespaces: WorkerCache | None = None
 
-    def bind(self, store: Store | Client, device: Device, kv_caches: Mapping[str, torch.Tensor]) -> None:
+    def bind(self, store: Opened, device: Device, kv_caches: Mapping[str, torch.Tensor]) -> None:
         """Bind the cache that the model runner has made. Blocks on the weights' files and on the store's manifest."""
         by_layer = self._options.load == "layerwise"
         revision = identity.find_revision(self._vllm_config, self._options)
