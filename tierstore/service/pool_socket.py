@@ -30,6 +30,9 @@ _logger = logging.getLogger(__name__)
 
 TICKET_NBYTES = 16
 _TICKET_SECONDS = 10.0
+_RETRY_SECONDS = 1.0
+"""Behind an accept that failed, as without a descriptor to spare: the next one would fail too."""
+
 _GREETING = b"tierstore pool 1"
 _PEER = struct.Struct("3i")
 """struct ucred: pid, uid, gid."""
@@ -84,7 +87,12 @@ class PoolSocket:
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            connection, _ = await loop.sock_accept(listener)
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                _logger.warning("a client cannot be given the pool now: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
             task = asyncio.create_task(self._serve(connection))
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 
 from tests.payload import SMALL, TIMEOUT_SECONDS, block_hash, namespace, rows
+from tests.processes import open_files
 from tierstore.client import Client
 from tierstore.types import Outcome
 
@@ -167,6 +170,24 @@ def test_every_put_that_was_acknowledged_before_the_end_is_there_after_it(
             leading = handle.get([block_hash(name) for name in few], found).result(TIMEOUT_SECONDS).leading
             assert leading == 4 or not ok
             assert np.array_equal(found[:leading], rows(few, 8192)[:leading])
+
+
+def test_the_pool_is_handed_out_again_once_there_are_descriptors_to_spare(tmp_path: Path) -> None:
+    with (
+        serve(tmp_path) as served,
+        Client(served.address, attach=False) as client,
+        socket.socket(socket.AF_UNIX) as one,
+    ):
+        assert client.wait(TIMEOUT_SECONDS)
+        pid = served.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(open_files(pid)), before[1]))
+        one.connect(f"{tmp_path / 'service.sock'}.pool")
+        assert client.metrics(), "its loop has seen the connection, and found no descriptor for it"
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        with Client(served.address) as other:
+            assert other.wait(TIMEOUT_SECONDS)
+            assert other.attached
 
 
 def test_a_live_services_socket_is_not_taken_from_it(tmp_path: Path) -> None:
