@@ -9,12 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tierstore.replay.engine import Queueing
+from tierstore.replay.figures import Figures
 from tierstore.replay.reading import read_trace
 from tierstore.replay.run import ReplayPlan, replay
 from tierstore.replay.tiers import parse_tiers
+from tierstore.replay.trace import Trace
+from tierstore.types import TierName
 
 TRACES = Path(__file__).parents[1] / "tests/data"
 NAMES = {"conversation": "mooncake_conversation", "synthetic": "mooncake_synthetic", "agents": "agents_blk16"}
@@ -22,14 +27,42 @@ POLICIES = ("lru", "arc", "s3-fifo", "sieve", "lfu", "lfu-da", "gdsf")
 SIZES = ("host=5%", "host=10%")
 DEFAULT = "arc"
 LOOKAHEADS = (64, 256)
-SIDE_BY_SIDE = ("host=1%,ssd=10%", "host=11%")
+ONE_TIER, TWO_TIERS = "host=11%", "host=1%,ssd=10%"
+FILES = (32, 256)
+BLOCK_NBYTES = 1 << 21
 
 
-def cases() -> list[tuple[str, str, int]]:
-    """(policy, tiers, look-ahead) of every row."""
-    plain = [(policy, tiers, 0) for policy in POLICIES for tiers in SIZES]
-    ahead = [(policy, SIZES[0], seen) for policy in ("lru", DEFAULT) for seen in LOOKAHEADS]
-    return plain + ahead + [(policy, tiers, 0) for policy in ("lru", DEFAULT) for tiers in SIDE_BY_SIDE]
+class Case(NamedTuple):
+    """One row. `files` are the chunk files of its SSD."""
+
+    policy: str
+    tiers: str
+    lookahead: int = 0
+    files: int | None = None
+
+
+def cases() -> list[Case]:
+    """Every row."""
+    plain = [Case(policy, tiers) for policy in POLICIES for tiers in SIZES]
+    ahead = [Case(policy, SIZES[0], seen) for policy in ("lru", DEFAULT) for seen in LOOKAHEADS]
+    together = [Case(policy, ONE_TIER) for policy in ("lru", DEFAULT)]
+    return (
+        plain + ahead + together + [Case(policy, TWO_TIERS, 0, files) for files in FILES for policy in ("lru", DEFAULT)]
+    )
+
+
+def replayed(case: Case, trace: Trace) -> Figures:
+    """Replay one row over one trace."""
+    plan = ReplayPlan(
+        trace=trace,
+        tiers=parse_tiers(case.tiers),
+        block_nbytes=BLOCK_NBYTES,
+        policy=case.policy,
+        queueing=Queueing(lookahead=case.lookahead),
+    )
+    if case.files is not None:
+        plan = replace(plan, file_nbytes=plan.blocks(TierName.SSD) // case.files * BLOCK_NBYTES)
+    return replay(plan)
 
 
 def main() -> None:
@@ -39,18 +72,10 @@ def main() -> None:
     options = parser.parse_args()
     traces = {name: read_trace(TRACES / f"{file}.jsonl.gz") for name, file in NAMES.items()}
     rows: list[dict[str, object]] = []
-    for policy, tiers, lookahead in cases():
-        row: dict[str, object] = {"policy": policy, "tiers": tiers, "lookahead": lookahead}
+    for case in cases():
+        row: dict[str, object] = dict(case._asdict())
         for name, trace in traces.items():
-            figures = replay(
-                ReplayPlan(
-                    trace=trace,
-                    tiers=parse_tiers(tiers),
-                    block_nbytes=1 << 21,
-                    policy=policy,
-                    queueing=Queueing(lookahead=lookahead),
-                )
-            )
+            figures = replayed(case, trace)
             row[name] = {
                 "token_hit_percent": round(100 * figures.token_hit_rate, 2),
                 "belady_percent": round(100 * figures.belady_token_hit_rate, 2),

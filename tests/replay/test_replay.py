@@ -165,6 +165,22 @@ def test_a_request_waits_for_its_prefetch_as_long_as_the_policy_says() -> None:
     assert nothing.token_hit_rate == some.token_hit_rate == all_there_is_room_for.token_hit_rate
 
 
+def test_chunk_files_are_those_of_a_store_of_that_size() -> None:
+    plan = plan_of(trace_of((0, [1])), ssd_blocks=1 << 20)
+    assert plan.file_blocks == 4096, "4 GiB"
+    assert replace(plan, file_nbytes=1 << 28).file_blocks == 256
+    assert plan_of(trace_of((0, [1])), ssd_blocks=640).file_blocks == 64, "64 MiB"
+    assert plan_of(trace_of((0, [1])), ssd_blocks=100).file_blocks == 50, "two files at least"
+
+
+def test_finer_files_forget_less_at_a_time() -> None:
+    hot = [(float(turn), chain(turn % 3, 8)) for turn in range(60)]
+    cold = [(turn + 0.5, chain(turn + 10, 40)) for turn in range(60)]
+    plan = plan_of(trace_of(*sorted(hot + cold)), host_blocks=32, ssd_blocks=160)
+    coarse, fine = (replay(replace(plan, file_nbytes=blocks * BLOCK_NBYTES)) for blocks in (64, 8))
+    assert fine.token_hit_rate > coarse.token_hit_rate
+
+
 def test_a_drive_lasts_as_long_as_its_rated_writes() -> None:
     figures = served_from_ssd(3.0)
     assert figures.drive_writes_per_day is not None

@@ -31,6 +31,7 @@ class _Options(TypedDict):
     tiers: str
     policy: str
     admission: str
+    file_size: str | None
     write_budget: str | None
     lookahead: str
     prefetch: str | None
@@ -55,6 +56,7 @@ class _Options(TypedDict):
 )
 @click.option("--policy", default="arc", show_default=True, help="Eviction policy of the host tier.")
 @click.option("--admission", default="always", show_default=True, help="Admission policy of the SSD tier.")
+@click.option("--file-size", metavar="SIZE", help="Length of an SSD chunk file.  [what a store of that size takes]")
 @click.option(
     "--write-budget",
     metavar="SIZE",
@@ -140,7 +142,7 @@ def _plan(path: Path, options: _Options) -> ReplayPlan:
 
     tiers = parse_tiers(options["tiers"])
     trace = read_trace(path, options["block_tokens"])
-    size = options["block_size"]
+    size, file_size = options["block_size"], options["file_size"]
     block_nbytes = (
         preset(options["model"], trace.block_tokens).block_nbytes
         if size is None
@@ -154,6 +156,7 @@ def _plan(path: Path, options: _Options) -> ReplayPlan:
         block_nbytes=block_nbytes,
         policy=options["policy"],
         admission=options["admission"],
+        file_nbytes=None if file_size is None else parse_size(file_size, key="--file-size"),
         write_budget=_write_budget(options["write_budget"]),
         links=_links(options),
         queueing=_queueing(options),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tierstore.settings import format_size
+from tierstore.types import TierName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from tierstore.replay.figures import Figures, Point
     from tierstore.replay.run import ReplayPlan
-    from tierstore.types import TierName
 
 __all__ = ["as_json", "as_sweep_json", "as_sweep_table", "as_table", "enough", "save_plot"]
 
@@ -61,6 +61,7 @@ def _plan(plan: ReplayPlan) -> dict[str, object]:
         "settings": {
             "policy": plan.policy,
             "admission": plan.admission,
+            "file_blocks": plan.file_blocks if TierName.SSD in plan.tiers else None,
             "write_nbytes_per_day": plan.write_budget_nbytes,
             "lookahead": "arrived" if queueing.lookahead < 0 else queueing.lookahead,
             "prefetch": None if queueing.prefetch is None else asdict(queueing.prefetch),

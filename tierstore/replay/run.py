@@ -19,6 +19,7 @@ from tierstore.replay.figures import Figures, Point, figures_of
 from tierstore.replay.tiers import TierSize
 from tierstore.replay.world import HOST_BLOCKS_MIN, Setup, World
 from tierstore.settings import DriveWrites
+from tierstore.tiers.space import default_file_nbytes
 from tierstore.types import TierName
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class ReplayPlan:
         block_nbytes: Bytes of a block.
         policy: Name of the eviction policy.
         admission: Name of the admission policy of the SSD tier.
+        file_nbytes: Length of a chunk file; None for what a store of this size takes.
         write_budget: Bytes, or drive writes, that write-backs may put on SSD in a day; None for no bound.
         links: Speeds of links by their names in `tierstore bench`; what is missing takes no time.
         queueing: How the engine serves.
@@ -52,6 +54,7 @@ class ReplayPlan:
     block_nbytes: int
     policy: str = "arc"
     admission: str = "always"
+    file_nbytes: int | None = None
     write_budget: int | DriveWrites | None = None
     links: Mapping[str, LinkModel] = field(default_factory=dict)
     queueing: Queueing = field(default_factory=Queueing)
@@ -59,6 +62,13 @@ class ReplayPlan:
     def blocks(self, tier: TierName) -> int:
         """Blocks that a tier holds; 0 where there is none."""
         return self.tiers[tier].blocks(self.trace, self.block_nbytes) if tier in self.tiers else 0
+
+    @property
+    def file_blocks(self) -> int:
+        """Blocks of a chunk file; two files at least."""
+        ssd_blocks = self.blocks(TierName.SSD)
+        file_nbytes = self.file_nbytes or default_file_nbytes(ssd_blocks * self.block_nbytes)
+        return max(1, min(file_nbytes // self.block_nbytes, ssd_blocks // 2))
 
     @property
     def write_budget_nbytes(self) -> int | None:
@@ -78,6 +88,7 @@ def replay(plan: ReplayPlan, on_progress: Callable[[int], None] = lambda served:
         Setup(
             host_blocks=host_blocks,
             ssd_blocks=ssd_blocks,
+            file_blocks=plan.file_blocks,
             block_nbytes=plan.block_nbytes,
             block_tokens=trace.block_tokens,
             new_policy=cast("NewPolicy", registry.load("policies", plan.policy)),

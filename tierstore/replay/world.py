@@ -50,7 +50,6 @@ LIFE = 1
 
 HOST_BLOCKS_MIN = SLABS_MIN * SLAB_SLOTS_MIN
 _SLABS_MAX = 256
-_FILES = 32
 _SLACK_ENTRIES = 1 << 16
 _READ_BATCH_NBYTES = 8 << 20
 
@@ -62,6 +61,7 @@ class Setup:
     Attributes:
         host_blocks: Blocks that the host pool holds.
         ssd_blocks: Blocks that the SSD holds; 0 without one.
+        file_blocks: Blocks of one chunk file.
         block_nbytes: Bytes of a block, for the times of links and the sizes of batches.
         block_tokens: Tokens of a block.
         tokens_per_second: What the engine computes; None where that is not asked about.
@@ -73,6 +73,7 @@ class Setup:
 
     host_blocks: int
     ssd_blocks: int
+    file_blocks: int
     block_nbytes: int
     block_tokens: int
     new_policy: NewPolicy
@@ -97,12 +98,11 @@ class World:
     def __init__(self, setup: Setup) -> None:
         self.metrics = Metrics()
         self.now = 0.0
-        file_blocks = max(1, setup.ssd_blocks // _FILES)
-        self.planner = _planner(setup, self.metrics, file_blocks)
+        self.planner = _planner(setup, self.metrics)
         layout = KVLayout.opaque(block_nbytes=PAGE_NBYTES, block_tokens=setup.block_tokens)
         fingerprint = Namespace(model="replay", layout=layout).fingerprint
         self.planner.open_life(Generation(LIFE, fingerprint, 0, layout), PAGE_NBYTES)
-        self._ssd = ReplaySsd(num_blocks=setup.ssd_blocks, file_blocks=file_blocks, block_nbytes=PAGE_NBYTES)
+        self._ssd = ReplaySsd(num_blocks=setup.ssd_blocks, file_blocks=setup.file_blocks, block_nbytes=PAGE_NBYTES)
         self.queues = {LINKS[name]: LinkQueue(model, setup.block_nbytes) for name, model in sorted(setup.links.items())}
         self.has_ssd = setup.ssd_blocks > 0
         self.piece_blocks = max(1, setup.host_blocks // 8) if self.has_ssd else 1 << 30
@@ -239,7 +239,7 @@ def _link(job: Job) -> str:
     return "load" if job.dst is TierName.DEVICE else "store"
 
 
-def _planner(setup: Setup, metrics: Metrics, file_blocks: int) -> Planner:
+def _planner(setup: Setup, metrics: Metrics) -> Planner:
     """A planner with the limits that a store of these sizes would have."""
     if setup.host_blocks < HOST_BLOCKS_MIN:
         raise ConfigError(
@@ -248,7 +248,7 @@ def _planner(setup: Setup, metrics: Metrics, file_blocks: int) -> Planner:
         )
     scale = PAGE_NBYTES / setup.block_nbytes
     inflight_nbytes = max(1, setup.host_blocks // 4) * PAGE_NBYTES
-    reclaim_blocks = max(file_blocks, min(setup.host_blocks // 4, setup.ssd_blocks // 8))
+    reclaim_blocks = max(setup.file_blocks, min(setup.host_blocks // 4, setup.ssd_blocks // 8))
     slab_blocks = _slab_blocks(setup.host_blocks)
     budget = setup.write_nbytes_per_day
     planner = Planner(
