@@ -12,7 +12,7 @@ from tests.e2e.service.world import Serving, client_of, served
 from tests.payload import SENTINEL, TIMEOUT_SECONDS, block_hash, namespace, rows
 from tierstore.advice import Place
 from tierstore.client import Client, ClientHandle
-from tierstore.errors import IdentityError, LayoutError, RankError
+from tierstore.errors import ConfigError, IdentityError, LayoutError, RankError
 from tierstore.health import Service
 from tierstore.keys import Namespace
 from tierstore.layout import KVLayout
@@ -166,6 +166,12 @@ def test_health_and_metrics_are_the_stores(client: Client, handle: ClientHandle)
         "ssd": Service.SERVING,
     }
     assert client.metrics()['tierstore_request_blocks_total{verb="put",outcome="ok"}'] == 6
+
+
+@pytest.mark.parametrize("address", ["nowhere", "unix:", ":7411", "host:", "https://host:7411"])
+def test_an_address_that_makes_no_sense_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="give unix:/path or host:port"):
+        Client(address)
 
 
 def test_mistakes_are_refused_as_by_the_embedded_store(client: Client, handle: ClientHandle) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypedDict, cast
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tierstore.transfer.future import Transfer
 
 __all__ = ["Client", "ClientOptions"]
+
+_ADDRESS = r"unix:.+|[^/]+:[0-9]+"
 
 
 class ClientOptions(TypedDict, total=False):
@@ -87,7 +90,7 @@ class Client:
         call_seconds: float = 1.0,
         transfer_seconds: float = 60.0,
     ) -> None:
-        if ":" not in address:
+        if not re.fullmatch(_ADDRESS, address):
             raise ConfigError(f"address is {address!r}; give unix:/path or host:port")
         credentials = None
         if tls or tls_ca is not None or tls_certificate is not None:
