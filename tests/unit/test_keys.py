@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tierstore.arguments import as_hashes
 from tierstore.errors import IdentityError
 from tierstore.keys import Namespace, chain_hashes, pack_hashes
 from tierstore.layout import KVLayout
@@ -157,3 +158,10 @@ def test_packed_hashes_lie_one_after_another() -> None:
 def test_a_hash_of_the_wrong_kind_is_refused_with_its_position(bad: bytes, message: str) -> None:
     with pytest.raises(IdentityError, match=message):
         pack_hashes([bytes(32), bad])
+
+
+def test_hashes_that_begin_alike_are_different_ones() -> None:
+    alike = [bytes(8) + bytes([number]) * 24 for number in range(4)]
+    assert as_hashes(alike).shape == (4, 32)
+    with pytest.raises(IdentityError, match="hash 4 is hash 1 again"):
+        as_hashes([*alike, alike[1]])
