@@ -93,8 +93,8 @@ class Loading:
         places[~mind.usable(entries, host, ssd)] = Place.NOWHERE
         return places
 
-    def consider(self, life: Life, places: UInt8Array, wanted: LoadRequest, plan: Plan, now: float) -> LoadAdvice:
-        """What is worth loading of blocks that lie in these uint8[n] places; plans a probe where it wants one."""
+    def consider(self, life: Life, places: UInt8Array, wanted: LoadRequest, now: float) -> tuple[LoadAdvice, bool]:
+        """What is worth loading of blocks in these uint8[n] places, and whether a probe is due. Changes nothing."""
         leading = leading_run(places != Place.NOWHERE)
         block_tokens = life.generation.layout.block_tokens
         first = min(leading, wanted.computed_tokens // block_tokens)
@@ -119,22 +119,27 @@ class Loading:
         elsewhere = (places[begin:end] != Place.HOST).nonzero()[0]
         in_host = begin + int(elsewhere[0]) if len(elsewhere) else end
         advice = LoadAdvice(leading, begin, end, float(load[best]), saved, in_host)
-        left = np.concatenate([wanted.hashes[first : advice.first], wanted.hashes[advice.stop : leading]])
-        if len(left):
-            self._probe(life, left, plan, now)
-        return advice
+        return advice, self._probe_due(life, wanted, advice, now)
+
+    def _probe_due(self, life: Life, wanted: LoadRequest, advice: LoadAdvice, now: float) -> bool:
+        """Whether blocks are left that it does not pay to wait for, and nothing has been read for a while."""
+        read = self.rates.read
+        if self._mind.ssd is None or any(read.waiting_nbytes) or now - read.delivered_at < _PROBE_SECONDS:
+            return False
+        return len(_left(life, wanted, advice)) > 0
 
     @property
     def _reads_ahead_nbytes(self) -> int:
         """What reads that are not for gets may be under way when a get's read comes."""
         return self._mind.limits.read_threads * self._mind.limits.read_batch_nbytes
 
-    def _probe(self, life: Life, left: UInt8Array, plan: Plan, now: float) -> None:
-        """Read a few blocks that a request would not wait for, where nothing has been read for a while."""
-        mind, read = self._mind, self.rates.read
-        if mind.ssd is None or any(read.waiting_nbytes) or now - read.delivered_at < _PROBE_SECONDS:
+    def probe(self, life: Life, wanted: LoadRequest, advice: LoadAdvice, plan: Plan, now: float) -> None:
+        """Read a few blocks that a request would not wait for, where one is still due."""
+        if not self._probe_due(life, wanted, advice, now):
             return
-        request = new_request(NO_REQUEST, UNASKED, life, left[:_PROBE_BLOCKS_MAX])
+        mind = self._mind
+        left = _left(life, wanted, advice)[:_PROBE_BLOCKS_MAX]
+        request = new_request(NO_REQUEST, UNASKED, life, left)
         entries = mind.directory.find(life.number, request.keys)
         host, ssd = mind.near(entries)
         positions = ((host == State.ABSENT) & (ssd == State.READY)).nonzero()[0]
@@ -146,6 +151,12 @@ class Loading:
             mind.host.occupy(entries[positions], pages)
             mind.host.prefetched.inflight_nbytes += len(positions) * life.block_nbytes
             mind.read_jobs(request, positions, TierName.HOST, Priority.PREFETCH, plan)
+
+
+def _left(life: Life, wanted: LoadRequest, advice: LoadAdvice) -> UInt8Array:
+    """uint8[m, 32]: blocks that could be loaded, and are better computed."""
+    first = min(advice.leading, wanted.computed_tokens // life.generation.layout.block_tokens)
+    return np.concatenate([wanted.hashes[first : advice.first], wanted.hashes[advice.stop : advice.leading]])
 
 
 class _LoadSeconds:

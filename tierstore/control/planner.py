@@ -192,10 +192,15 @@ class Planner:
         self._lookahead.pump(plan)
         return self._closed(plan, now)
 
-    def plan_load(self, number: int, places: UInt8Array, wanted: LoadRequest, now: float) -> tuple[LoadAdvice, Plan]:
-        """What is worth loading of blocks that lie in these places, and a probe; see `Loading.consider`."""
+    def plan_load(self, number: int, places: UInt8Array, wanted: LoadRequest, now: float) -> tuple[LoadAdvice, bool]:
+        """See `Loading.consider`; where it says so, `probe` is to be called next."""
+        return self.loading.consider(self._life(number), places, wanted, now)
+
+    def probe(self, number: int, wanted: LoadRequest, advice: LoadAdvice, now: float) -> Plan:
+        """See `Loading.probe`."""
         plan = Plan()
-        return self.loading.consider(self._life(number), places, wanted, plan, now), self._closed(plan, now)
+        self.loading.probe(self._life(number), wanted, advice, plan, now)
+        return self._closed(plan, now)
 
     def delete(self, number: int, hashes: UInt8Array) -> Request | None:
         """Open a delete of uint8[n, 32] distinct hashes."""

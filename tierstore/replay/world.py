@@ -119,8 +119,9 @@ class World:
         """What of a prompt is worth loading now."""
         slices = range(0, len(wanted.hashes), SLICE_BLOCKS)
         places = [self.planner.loading.places(LIFE, wanted.hashes[first : first + SLICE_BLOCKS]) for first in slices]
-        advice, plan = self.planner.plan_load(LIFE, np.concatenate(places), wanted, self.now)
-        self.run(plan)
+        advice, probe = self.planner.plan_load(LIFE, np.concatenate(places), wanted, self.now)
+        if probe:
+            self.run(self.planner.probe(LIFE, wanted, advice, self.now))
         return advice
 
     def put(self, hashes: UInt8Array, then: Callable[[Finished], None]) -> None:

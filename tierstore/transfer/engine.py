@@ -192,6 +192,12 @@ class Engine:
 
         return self.shield(tell)
 
+    def look(self, judge: Callable[[Planner, float], T]) -> T:
+        """What the planner says of something, at this time; it changes nothing by that, and nothing follows."""
+        self._check_open()
+        with self._lock:
+            return judge(self._planner, self._clock())
+
     def _run(self, plan: Plan) -> None:
         """Carry a plan out. A job that its link has no room for ends REJECTED at once."""
         refused: list[Job] = [job for job in plan.jobs if not self._links.of(job).submit(job, self.done)]

@@ -45,9 +45,12 @@ def end_session(engine: Engine, session_id: int) -> None:
 
 
 def plan_load(engine: Engine, number: int, wanted: LoadRequest) -> LoadAdvice:
-    """See `Loading.consider`."""
+    """See `Loading.consider`; only a probe changes anything, so that the rest is asked on the caller's thread."""
     found = places(engine, number, wanted.hashes)
-    return engine.tell(lambda planner, now: planner.plan_load(number, found, wanted, now))
+    advice, probe = engine.look(lambda planner, now: planner.plan_load(number, found, wanted, now))
+    if probe:
+        engine.tell(lambda planner, now: (None, planner.probe(number, wanted, advice, now)))
+    return advice
 
 
 def places(engine: Engine, number: int, hashes: UInt8Array) -> UInt8Array:
