@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.service.stranger import stranger
 from tests.e2e.service.test_serve import serve
-from tests.e2e.service.world import Serving, client_of, served
+from tests.e2e.service.world import Serving, client_of, patient, served
 from tests.payload import SENTINEL, TIMEOUT_SECONDS, block_hash, namespace, rows
 from tierstore.client import AsyncClient, Client
 from tierstore.errors import DiskError
@@ -83,7 +83,7 @@ def test_without_a_service_every_verb_ends_at_once_and_nothing_raises(tmp_path: 
 
 
 def test_a_stopped_service_is_asked_once_and_then_left_alone(tmp_path: Path) -> None:
-    with serve(tmp_path) as process, Client(process.address, call_seconds=0.2) as client:
+    with serve(tmp_path) as process, patient(process.address, call_seconds=0.2) as client:
         handle = client.namespace(namespace())
         assert handle.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
         os.kill(process.process.pid, signal.SIGSTOP)
@@ -103,7 +103,7 @@ def test_a_stopped_service_is_asked_once_and_then_left_alone(tmp_path: Path) -> 
 @pytest.mark.parametrize("attach", [True, False])
 def test_gets_alone_find_a_service_again_that_was_stopped(tmp_path: Path, *, attach: bool) -> None:
     """Once each get took the turn of the one call that is let through, and then refused itself."""
-    with serve(tmp_path) as process, Client(process.address, call_seconds=0.2, attach=attach) as client:
+    with serve(tmp_path) as process, patient(process.address, call_seconds=0.2, attach=attach) as client:
         handle = client.namespace(namespace())
         assert handle.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
         os.kill(process.process.pid, signal.SIGSTOP)
@@ -120,7 +120,7 @@ def test_gets_alone_find_a_service_again_that_was_stopped(tmp_path: Path, *, att
 @pytest.mark.parametrize("attach", [True, False])
 def test_a_disk_that_stalls_holds_up_no_call_with_a_deadline(tmp_path: Path, *, attach: bool) -> None:
     disk = GatedDisk()
-    with served(tmp_path, disk) as serving, client_of(serving, attach=attach, call_seconds=TIMEOUT_SECONDS) as client:
+    with served(tmp_path, disk) as serving, client_of(serving, attach=attach) as client:
         make_cold(serving)
         handle = client.namespace(namespace())
         disk.gate.clear()
@@ -182,7 +182,7 @@ def test_slow_readers_hold_no_more_than_their_windows(tmp_path: Path) -> None:
 
 
 async def test_every_verb_can_be_awaited(serving: Serving) -> None:
-    async with AsyncClient(serving.address) as client:
+    async with AsyncClient(serving.address, connect_seconds=TIMEOUT_SECONDS, call_seconds=TIMEOUT_SECONDS) as client:
         handle = await client.namespace(namespace())
         buffer = np.full_like(BYTES, SENTINEL)
         assert (await handle.put(BLOCKS, BYTES, durable=True)).ok

@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.e2e.service.stranger import Stranger, stranger
-from tests.e2e.service.world import Serving, client_of, num_loans, served
+from tests.e2e.service.world import Serving, client_of, num_loans, patient, served
 from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, rows
-from tierstore.client import Client
 from tierstore.errors import VersionError
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service._pb.standard import health_pb2
@@ -99,7 +98,7 @@ def test_a_client_of_another_version_goes_on_without_the_service(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tierstore.service.client.connection.PROTOCOL", PROTOCOL + 1)
-    with Client(serving.address) as client:
+    with patient(serving.address) as client:
         assert not client.connected
         with pytest.raises(VersionError, match=f"protocol {PROTOCOL}, the client {PROTOCOL + 1}"):
             client.namespace(namespace())

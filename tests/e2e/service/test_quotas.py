@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.service.test_security import listening, of_tenant, write_credentials
+from tests.e2e.service.world import patient
 from tests.payload import TIMEOUT_SECONDS, block_hash, rows
 from tierstore.client import Client
 from tierstore.errors import LimitError
@@ -27,7 +28,7 @@ def limited(folder: Path, **quota: object) -> Iterator[Client]:
     credentials = write_credentials(folder / "quota.toml", {"token-q": fields})
     with (
         listening(ServiceConfig(insecure=True, credentials=credentials)) as address,
-        Client(address, token="token-q") as client,
+        patient(address, token="token-q") as client,
     ):
         assert client.connected
         yield client

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.e2e.service.stranger import Stranger
+from tests.e2e.service.world import patient
 from tests.payload import SMALL, TIMEOUT_SECONDS, block_hash, namespace, rows
 from tierstore.client import Client
 from tierstore.config import StoreConfig
@@ -156,7 +157,7 @@ def address(settings: ServiceConfig) -> Iterator[str]:
 
 
 def test_a_bearer_puts_and_gets_over_tls_and_maps_no_pool(address: str, authority: Authority) -> None:
-    with Client(address, token="token-a", tls_ca=authority.path) as client:
+    with patient(address, token="token-a", tls_ca=authority.path) as client:
         assert client.connected
         assert not client.attached
         handle = client.namespace(of_tenant("a"))
@@ -168,7 +169,7 @@ def test_a_bearer_puts_and_gets_over_tls_and_maps_no_pool(address: str, authorit
 
 @pytest.mark.parametrize("token", [None, "wrong", "token-old", "token-a.", "Token-a"])
 def test_who_has_no_valid_token_is_turned_away(address: str, authority: Authority, token: str | None) -> None:
-    with Client(address, token=token, tls_ca=authority.path, connect_seconds=TIMEOUT_SECONDS) as client:
+    with patient(address, token=token, tls_ca=authority.path) as client:
         assert not client.connected
         with pytest.raises(CredentialError):
             client.namespace(of_tenant("a"))
@@ -185,9 +186,9 @@ def test_a_client_trusts_no_other_authority(address: str, tmp_path: Path) -> Non
 
 
 def test_one_tenants_blocks_are_not_there_for_another(address: str, authority: Authority) -> None:
-    with Client(address, token="token-a", tls_ca=authority.path) as one:
+    with patient(address, token="token-a", tls_ca=authority.path) as one:
         assert one.namespace(of_tenant("a")).put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
-    with Client(address, token="token-b", tls_ca=authority.path) as other:
+    with patient(address, token="token-b", tls_ca=authority.path) as other:
         with pytest.raises(AccessError):
             other.namespace(of_tenant("a"))
         with pytest.raises(AccessError):
@@ -196,13 +197,13 @@ def test_one_tenants_blocks_are_not_there_for_another(address: str, authority: A
 
 
 def test_a_namespace_without_a_tenant_is_the_only_tenants(address: str, authority: Authority) -> None:
-    with Client(address, token="token-a", tls_ca=authority.path) as client:
+    with patient(address, token="token-a", tls_ca=authority.path) as client:
         assert client.namespace(of_tenant(None)).put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
         assert client.namespace(of_tenant("a")).lookup(BLOCKS) == 3
 
 
 def test_only_administrators_delete_clear_flush_and_see_figures(address: str, authority: Authority) -> None:
-    with Client(address, token="token-a", tls_ca=authority.path) as client:
+    with patient(address, token="token-a", tls_ca=authority.path) as client:
         handle = client.namespace(of_tenant("a"))
         assert handle.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
         assert handle.delete(BLOCKS).result(TIMEOUT_SECONDS).outcomes == [Outcome.IO_ERROR] * 3
@@ -211,7 +212,7 @@ def test_only_administrators_delete_clear_flush_and_see_figures(address: str, au
         with pytest.raises(AccessError):
             handle.clear()
         assert handle.lookup(BLOCKS) == 3
-    with Client(address, token="token-admin", tls_ca=authority.path) as client:
+    with patient(address, token="token-admin", tls_ca=authority.path) as client:
         handle = client.namespace(of_tenant("a"))
         assert handle.delete(BLOCKS).result(TIMEOUT_SECONDS).ok
         assert client.flush().result(TIMEOUT_SECONDS).ok
@@ -247,14 +248,14 @@ def test_mutual_tls_demands_a_certificate_of_the_client(settings: ServiceConfig,
     with listening(replace(settings, tls_client_ca=authority.path)) as address:
         with Client(address, token="token-a", tls_ca=authority.path, connect_seconds=1.0) as client:
             assert not client.connected
-        with Client(
+        with patient(
             address, token="token-a", tls_ca=authority.path, tls_certificate=certificate, tls_key=key
         ) as client:
             assert client.connected
 
 
 def test_an_insecure_service_lets_everybody_in_but_into_the_pool() -> None:
-    with listening(ServiceConfig(insecure=True)) as address, Client(address) as client:
+    with listening(ServiceConfig(insecure=True)) as address, patient(address) as client:
         assert client.connected
         assert not client.attached
 

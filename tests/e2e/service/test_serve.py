@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.e2e.service.world import patient
 from tests.payload import SMALL, TIMEOUT_SECONDS, block_hash, namespace, rows
 from tests.processes import open_files
-from tierstore.client import Client
 from tierstore.types import Outcome
 
 ROOT = Path(__file__).parents[3]
@@ -95,7 +95,7 @@ def test_with_a_json_log_every_line_is_an_object(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_good_order(tmp_path: Path, number: int) -> None:
-    with serve(tmp_path) as served, Client(served.address) as client:
+    with serve(tmp_path) as served, patient(served.address) as client:
         assert client.namespace(namespace()).put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
         code, said = served.end(number)
         assert (code, "finished and synced" in said) == (0, True)
@@ -111,17 +111,17 @@ def test_a_signal_ends_it_in_good_order_though_nobody_reads_what_it_says(tmp_pat
 
 
 def test_what_was_put_is_there_after_a_restart_in_good_order(tmp_path: Path) -> None:
-    with serve(tmp_path) as served, Client(served.address) as client:
+    with serve(tmp_path) as served, patient(served.address) as client:
         assert client.namespace(namespace()).put(BLOCKS, BYTES, durable=True).result(TIMEOUT_SECONDS).ok
         served.end()
-        with serve(tmp_path), Client(served.address) as other:
+        with serve(tmp_path), patient(served.address) as other:
             found = np.zeros_like(BYTES)
             assert other.namespace(namespace()).get(BLOCKS, found).result(TIMEOUT_SECONDS).ok
             assert np.array_equal(found, BYTES)
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
-    with serve(tmp_path, "--drain-seconds=3600") as served, Client(served.address, attach=False) as client:
+    with serve(tmp_path, "--drain-seconds=3600") as served, patient(served.address, attach=False) as client:
         handle = client.namespace(namespace())
         assert handle.put(BLOCKS, BYTES, durable=True).result(TIMEOUT_SECONDS).ok
         served.process.send_signal(signal.SIGSTOP)  # both signals are there before it looks
@@ -133,7 +133,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
 
 def test_a_killed_service_is_found_again_by_its_clients(tmp_path: Path) -> None:
-    with serve(tmp_path) as served, Client(served.address) as client:
+    with serve(tmp_path) as served, patient(served.address) as client:
         handle = client.namespace(namespace())
         assert handle.put(BLOCKS, BYTES, durable=True).result(TIMEOUT_SECONDS).ok
         served.end(signal.SIGKILL)
@@ -153,7 +153,7 @@ def test_every_put_that_was_acknowledged_before_the_end_is_there_after_it(
     tmp_path: Path, number: int, *, attach: bool
 ) -> None:
     names = [range(first, first + 4) for first in range(0, 80, 4)]
-    with serve(tmp_path) as served, Client(served.address, attach=attach) as client:
+    with serve(tmp_path) as served, patient(served.address, attach=attach) as client:
         assert client.wait(TIMEOUT_SECONDS)
         handle = client.namespace(namespace())
         puts = [handle.put([block_hash(name) for name in few], rows(few, 8192), durable=True) for few in names]
@@ -162,7 +162,7 @@ def test_every_put_that_was_acknowledged_before_the_end_is_there_after_it(
         )
         served.end(number)
         acknowledged = [put.result(TIMEOUT_SECONDS).ok for put in puts]
-    with serve(tmp_path) as served, Client(served.address) as client:
+    with serve(tmp_path) as served, patient(served.address) as client:
         assert client.wait(TIMEOUT_SECONDS)
         handle = client.namespace(namespace())
         for few, ok in zip(names, acknowledged, strict=True):
@@ -175,7 +175,7 @@ def test_every_put_that_was_acknowledged_before_the_end_is_there_after_it(
 def test_the_pool_is_handed_out_again_once_there_are_descriptors_to_spare(tmp_path: Path) -> None:
     with (
         serve(tmp_path) as served,
-        Client(served.address, attach=False) as client,
+        patient(served.address, attach=False) as client,
         socket.socket(socket.AF_UNIX) as one,
     ):
         assert client.wait(TIMEOUT_SECONDS)
@@ -185,7 +185,7 @@ def test_the_pool_is_handed_out_again_once_there_are_descriptors_to_spare(tmp_pa
         one.connect(f"{tmp_path / 'service.sock'}.pool")
         assert client.metrics(), "its loop has seen the connection, and found no descriptor for it"
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
-        with Client(served.address) as other:
+        with patient(served.address) as other:
             assert other.wait(TIMEOUT_SECONDS)
             assert other.attached
 
@@ -195,7 +195,7 @@ def test_a_live_services_socket_is_not_taken_from_it(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "tierstore.cli.main", "serve", "--listen", served.address, "--host-size=1 MiB"]
         other = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
         assert (other.returncode, "a live server listens" in other.stderr) == (2, True)
-        with Client(served.address) as client:
+        with patient(served.address) as client:
             assert client.connected
 
 

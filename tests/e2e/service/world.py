@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.payload import SMALL, TIMEOUT_SECONDS
 from tierstore.client import Client
@@ -20,7 +20,7 @@ from tierstore.store import Store
 from tierstore.testing.sim_disk import SimDisk
 from tierstore.worker import Worker
 
-__all__ = ["Serving", "client_of", "num_loans", "served"]
+__all__ = ["Serving", "client_of", "num_loans", "patient", "served"]
 
 T = TypeVar("T")
 
@@ -105,10 +105,15 @@ def num_loans(store: Store) -> int:
         return int(planner.directory.host.pins.sum()) + planner.num_requests
 
 
+def patient(address: str, **options: Any) -> Client:
+    """A client that waits for its connection and for answers, however long a machine with much else to do takes."""
+    return Client(address, **{"connect_seconds": TIMEOUT_SECONDS, "call_seconds": TIMEOUT_SECONDS} | options)
+
+
 @contextmanager
 def client_of(serving: Serving, *, attach: bool = True, **options: float) -> Iterator[Client]:
     """A client that is connected."""
-    with Client(serving.address, attach=attach, **options) as client:  # type: ignore[arg-type]
+    with patient(serving.address, attach=attach, **options) as client:
         assert client.connected
         assert client.attached == attach
         yield client
