@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,4 +116,4 @@ def test_the_scheduler_has_its_answer_at_once(nursery: Nursery, models: Path) ->
     with running(nursery, model=str(models / "thin"), connector=connector, **options) as engine:
         seconds = engine.ask("match_seconds", tokens=32 * 512, indexed=200_000, rounds=300)
         assert isinstance(seconds, list)
-        assert min(seconds) <= 1e-3, "of 300: the others tell what else the machine does"
+        assert statistics.median(seconds) <= 1e-3
