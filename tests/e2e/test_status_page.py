@@ -49,10 +49,10 @@ def test_every_figure_is_shown(tmp_path: Path) -> None:
     with serving(made_up("node7", "No space left on device")) as address:
         seen = look(address, tmp_path)
     assert seen.complaints == []
-    assert seen.markup.count("<path") == 3 * 2 + 1 + 9 + 1  # three areas with their edges, and the other curves
+    assert seen.markup.count("<path") == 3 * 2 + 1 + 11 + 1  # three areas with their edges, and the other curves
     for words in (
         *("1.2.3 on node7, process 42, up 2 h 1 min", "writes off", "81.3 % of looked-up blocks were held"),
-        *("9.00 GB/s to and from engines", "4.50 GB/s to and from SSD", "9 open requests, 9 waiting"),
+        *("10.5 GB/s to and from engines", "6.00 GB/s to and from SSD", "9 open requests, 9 waiting"),
         *("1.25 s get, 99th percentile", "1.50 × write amplification", "10 min ago"),
         *("host serving 48.0 GiB of 64.0 GiB, 75.0 % 24,576 blocks, 17 pinned", "No space left on device"),
         *("ssd writes off 512 GiB of 1.00 TiB, 50.0 % 262,144 blocks for 5 min:", "ssd.dir node7"),
