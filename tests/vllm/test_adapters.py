@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def engine(nursery: Nursery, models: Path) -> Iterator[EngineProcess]:
     with running(nursery, model=str(models / "tiny"), connector={"host_size": "64 MiB"}, **OPTIONS) as engine:
-        for seed, name in enumerate(["one", "other"]):
+        for seed, name in enumerate(["adapter-one", "adapter-other"]):
             engine.ask("adapter", folder=str(models / name), seed=seed)
             assert engine.ask("digested", folder=str(models / name)) is True
         yield engine
@@ -44,13 +44,13 @@ def answered(engine: EngineProcess, adapter: tuple[str, int, Path] | None) -> tu
 
 def test_blocks_of_an_adapter_are_its_own(engine: EngineProcess, models: Path) -> None:
     base, _ = answered(engine, None)
-    one = ("one", 1, models / "one")
+    one = ("one", 1, models / "adapter-one")
     expected, spared = answered(engine, one)
     assert spared == 0
     assert not alike(expected, base), "the adapter has a say"
     found, spared = answered(engine, one)
     assert (alike(found, expected), spared) == (True, 3 * 192)
-    for other in (("renamed", 2, models / "one"), ("other", 3, models / "other")):
+    for other in (("renamed", 2, models / "adapter-one"), ("other", 3, models / "adapter-other")):
         assert answered(engine, other)[1] == 0, "of another name"
     again, spared = answered(engine, None)
     assert (alike(again, base), spared) == (True, 3 * 192)
