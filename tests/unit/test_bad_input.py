@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +50,8 @@ def everything_held() -> tuple[list[str], int, int]:
     """Threads, pools and open files of this process; gRPC's sockets, behind tests of the service, come and go."""
     gc.collect()
     links = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-    links = [link for link in links if not link.startswith(("socket:", "anon_inode:"))]
+    if "grpc" in sys.modules:
+        links = [link for link in links if not link.startswith(("socket:", "anon_inode:"))]
     pools = sum("memfd:tierstore" in line for line in Path("/proc/self/maps").read_text().splitlines())
     return sorted(thread.name for thread in threading.enumerate()), pools, len(links)
 

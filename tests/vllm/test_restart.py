@@ -85,7 +85,7 @@ def test_a_store_that_is_slower_than_computing_costs_next_to_nothing(
             assert isinstance(with_store, dict)
             assert with_store["tokens"] == without["tokens"]
             ratios.append(with_store["cpu_seconds"] / without["cpu_seconds"])
-    assert statistics.quantiles(ratios, n=4)[0] <= 1.10, ratios  # the others tell what else the machine does
+    assert statistics.median(ratios) <= 1.10, ratios
 
 
 def flip(path: Path) -> None:
