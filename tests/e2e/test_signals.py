@@ -6,6 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -13,7 +14,9 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from tests.payload import TIMEOUT_SECONDS, block_hash, get, namespace, num_pins, payload, rows, small_store
+from tests.payload import SMALL, TIMEOUT_SECONDS, block_hash, get, namespace, num_pins, payload, rows, small_store
+from tierstore.config import StoreConfig
+from tierstore.errors import FolderError
 from tierstore.store import NamespaceHandle, Store, Transfer
 from tierstore.types import Outcome
 
@@ -148,17 +151,34 @@ def put_durably(handle: NamespaceHandle, number: int) -> None:
 
 
 def test_an_interrupted_opening_leaves_the_folder_free(tmp_path: Path) -> None:
-    random, num_interrupted = Random(1), 0
-    with small_store(ssd_dir=tmp_path) as store:
+    """Or the store complete: an exception may fall between the opening's last step and the caller's assignment."""
+    random, num_interrupted, num_complete = Random(1), 0, 0
+    config = StoreConfig.load(overrides=SMALL | {"ssd_dir": tmp_path})
+    with Store(config) as store:
         put_durably(store.namespace(namespace()), 7)
     for _ in range(40):
-        store_or_none = interrupted(lambda: small_store(ssd_dir=tmp_path), random.uniform(1e-4, 3e-2))
-        num_interrupted += store_or_none is None
-        if store_or_none is not None:
-            store_or_none.close()
-        with small_store(ssd_dir=tmp_path) as store:
-            assert get(store.namespace(namespace()), [block_hash(7)], rows([7], 8192)).ok
+        opening = Store.__new__(Store)
+        opened = interrupted(partial(opened_at, opening, config), random.uniform(1e-4, 3e-2))
+        num_interrupted += opened is None
+        if opened is not None:
+            opening.close()
+        try:
+            again = Store(config)
+        except FolderError:
+            assert opened is None
+            num_complete += 1
+            opening.close()
+            again = Store(config)
+        with again:
+            assert get(again.namespace(namespace()), [block_hash(7)], rows([7], 8192)).ok
     assert num_interrupted > 5
+    assert num_complete < 5
+
+
+def opened_at(store: Store, config: StoreConfig) -> float:
+    """Open a store that the caller has in hand already, whatever interrupts this."""
+    Store.__init__(store, config)
+    return store.opened_at
 
 
 def test_a_clear_interrupted_at_any_moment_is_done_or_not_begun(tmp_path: Path) -> None:
