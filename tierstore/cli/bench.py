@@ -217,18 +217,18 @@ def _layout(options: _Options) -> KVLayout:
 
 @contextmanager
 def _progress(num_links: int) -> Iterator[Callable[[str, float], None]]:
-    """One bar on stderr for the whole run."""
+    """One bar on stderr for the whole run, drawn between what is timed: a thread that draws takes the GIL from it."""
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("starting", total=num_links)
         links: list[str] = []
 
         def show(link: str, fraction: float) -> None:
             if link not in links:
                 links.append(link)
-            progress.update(task, description=link, completed=len(links) - 1 + fraction)
+            progress.update(task, description=link, completed=len(links) - 1 + fraction, refresh=True)
 
         yield show
 

@@ -5,26 +5,36 @@ Called on the client's threads, which wait for them. Uses the device that the ca
 
 from __future__ import annotations
 
+from collections import deque
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
+from crc32c import crc32c
 
 from tierstore.errors import DeviceError
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
-    from tierstore.device.base import Device, Event
+    from tierstore.device.base import Device, Event, Stream
     from tierstore.transfer.caller_memory import CallerMemory
-    from tierstore.types import Int64Array, UInt8Array
+    from tierstore.types import Int64Array, UInt8Array, UInt32Array
 
 __all__ = ["Copies"]
 
 
-_CPU_STREAMS = 2
-"""On a CPU each stream is a thread; two of them copy half as much again as one, and a client has no more to do."""
+_STREAMS = 2
+"""On a CPU each stream is a thread; two of them copy half as much again as one, and a client has no more to do. A GPU
+loads in one; of two that store from it one copies while the other computes checksums."""
+
+_PIECE_NBYTES = 8 << 20
+"""Copied between two looks at checksums, which find it in the processor's cache then."""
+
+_PIECES_AHEAD = 8
+"""Enqueued by one call at a time: streams are bounded, and others use them too."""
 
 _SPLIT_NBYTES = 1 << 20
 """Less is copied by one of them: it takes no longer than to tell the others."""
@@ -39,9 +49,9 @@ class Copies:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        count = _CPU_STREAMS if device.memory == "cpu" else 1
-        self._loads = [device.new_stream(f"client-load-{index}") for index in range(count)]
-        self._stores = [device.new_stream(f"client-store-{index}") for index in range(count)]
+        num_loads = _STREAMS if device.memory == "cpu" else 1
+        self._loads = [device.new_stream(f"client-load-{index}") for index in range(num_loads)]
+        self._stores = [device.new_stream(f"client-store-{index}") for index in range(_STREAMS)]
         self._turns = cycle(self._stores)
 
     def load(self, host: UInt8Array, offsets: Int64Array, memory: CallerMemory, positions: Int64Array) -> list[Event]:
@@ -64,12 +74,40 @@ class Copies:
 
     def store(self, host: UInt8Array, offsets: Int64Array, memory: CallerMemory, positions: Int64Array) -> list[Event]:
         """Enqueue blocks of the cache to byte offsets of host memory; the next call's go beside these."""
+        return [self._store(host, offsets, memory, positions).record()]
+
+    def fill(self, host: UInt8Array, offsets: Int64Array, memory: CallerMemory, positions: Int64Array) -> UInt32Array:
+        """Copy blocks of the cache to byte offsets of host memory, and take their checksums there. Blocks.
+
+        Returns:
+            uint32[n]: the CRC32C of each.
+
+        Raises:
+            DeviceError: As `wait` does.
+        """
+        nbytes = memory.kv.stored_nbytes
+        checksums = np.zeros(len(offsets), np.uint32)
+        step = max(1, _PIECE_NBYTES // nbytes)
+        events: deque[Event] = deque()
+        try:
+            for first in range(0, len(offsets), step):
+                piece = slice(first, first + step)
+                stream = self._store(host, offsets[piece], memory, positions[piece])
+                stream.call(partial(_take_checksums, host, offsets[piece], nbytes, out=checksums[piece]))
+                events.append(stream.record())
+                if len(events) > _PIECES_AHEAD:
+                    self.wait([events.popleft()])
+        finally:  # nothing is written behind the caller's back, whatever has failed
+            self.wait(events)
+        return checksums
+
+    def _store(self, host: UInt8Array, offsets: Int64Array, memory: CallerMemory, positions: Int64Array) -> Stream:
         block_ids = np.take(memory.block_ids, positions, axis=1)
         slots, stream = (offsets // PAGE_NBYTES).astype(np.int32), next(self._turns)
         self._device.store(host, slots, memory.kv, block_ids, stream, after=memory.after)
-        return [stream.record()]
+        return stream
 
-    def wait(self, events: Sequence[Event]) -> None:
+    def wait(self, events: Iterable[Event]) -> None:
         """Until they are done. Blocks. Raises DeviceError where a stream has failed."""
         for event in events:
             event.wait()
@@ -83,6 +121,6 @@ class Copies:
             stream.close()
 
 
-def slots_of(num_blocks: int, slot_nbytes: int) -> Int64Array:
-    """int64[n]: where blocks begin that lie one after another."""
-    return np.arange(num_blocks, dtype=np.int64) * slot_nbytes
+def _take_checksums(host: UInt8Array, offsets: Int64Array, nbytes: int, *, out: UInt32Array) -> None:
+    for place, start in enumerate(offsets.tolist()):
+        out[place] = crc32c(host[start : start + nbytes].data)

@@ -1,15 +1,14 @@
 """Get and put in place: the client copies its own blocks from and to the server's pool. Called on the client's threads.
 
 Every slot has a generation, which the server changes when it gives the slot to another block: what was copied counts
-only where it is the same before and after. Of what is written the checksum is taken while the next piece is being
-copied, and the server compares it before the block goes to SSD.
+only where it is the same before and after. Of what is written the checksum is taken on the way, and the server compares
+it before the block goes to SSD.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import crc32c
 import numpy as np
 
 from tierstore.errors import TierstoreError
@@ -27,12 +26,8 @@ if TYPE_CHECKING:
     from tierstore.service.client.running import Running
     from tierstore.service.client.session import LiveSession
     from tierstore.transfer.caller_memory import CallerMemory
-    from tierstore.types import UInt8Array
 
 __all__ = ["InPlace"]
-
-_PIECE_NBYTES = 1 << 20
-"""Copied between two looks at checksums: small enough to be in the processor's cache when they are taken."""
 
 
 class InPlace:
@@ -78,29 +73,16 @@ class InPlace:
     def put(self, running: Running, request: pb.ReserveRequest, memory: CallerMemory) -> TransferResult:
         """Fill the slots that are promised, and commit them. Blocks. Raises as `get` does."""
         answer = self._session.call(request, pb.ReserveResponse, self._patience.call)
-        number = answer.reservation_id
+        number, offsets = answer.reservation_id, np.array(answer.offsets, np.int64)
         try:
             running.check()
-            with self._pool.used(np.array(answer.offsets, np.int64), memory.kv.stored_nbytes) as view:
-                checksums = self._fill(answer, view, memory)
+            with self._pool.used(offsets, memory.kv.stored_nbytes) as view:
+                checksums = self._copies.fill(view, offsets, memory, np.array(answer.positions, np.int64))
         except (TierstoreError, Withdrawn):
             abandon = pb.AbandonRequest(scope=request.scope, reservation_id=number)
             self._session.forget(abandon, self._patience.call)
             raise
-        commit = pb.CommitRequest(scope=request.scope, reservation_id=number, checksums=checksums)
+        commit = pb.CommitRequest(scope=request.scope, reservation_id=number, checksums=checksums.tolist())
         call = self._session.begin(commit, pb.CommitResponse, self._patience.of(request.deadline_seconds))
         with running.calling(call):
             return convert.to_result(result_of(call).result)
-
-    def _fill(self, answer: pb.ReserveResponse, view: UInt8Array, memory: CallerMemory) -> list[int]:
-        """Copy blocks into their slots; the CRC32C of each."""
-        positions, offsets = np.array(answer.positions, np.int64), np.array(answer.offsets, np.int64)
-        nbytes = memory.kv.stored_nbytes
-        step = max(1, _PIECE_NBYTES // nbytes)
-        pieces = [slice(first, first + step) for first in range(0, len(offsets), step)]
-        events = [self._copies.store(view, offsets[piece], memory, positions[piece]) for piece in pieces]
-        checksums: list[int] = []
-        for piece, copied in zip(pieces, events, strict=True):
-            self._copies.wait(copied)
-            checksums += [crc32c.crc32c(view[start : start + nbytes].data) for start in offsets[piece].tolist()]
-        return checksums

@@ -1,0 +1,102 @@
+"""A client's own copies into an attached pool: their checksums, and that none outlives the put that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+from tests.payload import TIMEOUT_SECONDS, namespace, rows
+from tierstore.device.binding import bind_for
+from tierstore.device.cpu import CpuDevice, CpuEvent
+from tierstore.errors import DeviceError
+from tierstore.service.client import copies as module
+from tierstore.service.client.copies import Copies
+from tierstore.transfer.caller_memory import CallerMemory
+from tierstore.types import PAGE_NBYTES
+from tierstore.worker import Worker
+
+if TYPE_CHECKING:
+    from tierstore.device.base import Event, Stream
+    from tierstore.device.paged_kv import PagedKV
+    from tierstore.types import Int32Array, Int64Array, UInt8Array
+
+NBYTES = 8192 - 64
+NUM_BLOCKS = 64
+
+
+class FailingDevice(CpuDevice):
+    """Refuses the third copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_stores = 0
+        self.refused: Future[None] = Future()
+
+    def store(
+        self,
+        host: UInt8Array,
+        slots: Int32Array,
+        kv: PagedKV,
+        block_ids: Int64Array,
+        stream: Stream,
+        *,
+        groups: range | None = None,
+        after: Sequence[Event] = (),
+    ) -> None:
+        self.num_stores += 1
+        if self.num_stores == 3:
+            self.refused.set_result(None)
+            raise DeviceError("the third copy is refused")
+        super().store(host, slots, kv, block_ids, stream, groups=groups, after=after)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece is a block, so that few blocks are many pieces."""
+    monkeypatch.setattr(module, "_PIECE_NBYTES", 1)
+
+
+def memory_of(device: CpuDevice, blocks: UInt8Array, after: Sequence[CpuEvent] = ()) -> CallerMemory:
+    kv = bind_for(blocks, namespace(NBYTES), device)
+    return CallerMemory.check(kv, len(blocks), None, after, written=False)
+
+
+def test_blocks_lie_where_they_were_promised_room_and_have_their_checksums() -> None:
+    blocks, device = rows(range(NUM_BLOCKS), NBYTES), CpuDevice()
+    pool = np.zeros((2 * NUM_BLOCKS, 2 * PAGE_NBYTES), np.uint8)
+    places = np.random.default_rng(0).permutation(2 * NUM_BLOCKS)[: NUM_BLOCKS - 1]
+    positions = np.arange(1, NUM_BLOCKS)
+    with closing(Copies(device)) as copies:
+        checksums = copies.fill(pool.reshape(-1), places * 2 * PAGE_NBYTES, memory_of(device, blocks), positions)
+    assert (pool[places, :NBYTES] == blocks[1:]).all()
+    assert checksums.tolist() == [crc32c(block.data) for block in blocks[1:]]
+    assert not np.delete(pool, places, axis=0).any()
+
+
+def test_a_put_that_fails_ends_after_the_last_copy_that_it_has_begun() -> None:
+    blocks, device, gate = rows(range(NUM_BLOCKS), NBYTES), FailingDevice(), CpuEvent()
+    pool = np.zeros((NUM_BLOCKS, 2 * PAGE_NBYTES), np.uint8)
+    memory, places = memory_of(device, blocks, [gate]), np.arange(NUM_BLOCKS)
+    opened: list[bool] = []
+    found: list[tuple[bool, int]] = []
+
+    def put() -> None:
+        with pytest.raises(DeviceError, match="third copy"):
+            copies.fill(pool.reshape(-1), places * 2 * PAGE_NBYTES, memory, places)
+        found.append((bool(opened), int(pool.any(axis=1).sum())))
+
+    with closing(Copies(device)) as copies:
+        worker = Worker("test-put", capacity=1)
+        worker.submit(put)
+        device.refused.result(TIMEOUT_SECONDS)
+        opened.append(True)
+        gate.reach()
+        assert worker.close(TIMEOUT_SECONDS)
+    assert worker.failure is None
+    assert found == [(True, 2)]
