@@ -59,9 +59,9 @@ SMALL: Final[dict[str, object]] = {
 """Settings under which a few dozen blocks evict and reclaim: 32 slots of 8 KiB, 8 chunk files of 7 of them."""
 
 
-def small_store(disk: Disk | None = None, **changed: object) -> Store:
+def small_store(disk: Disk | None = None, *, device_pool: object = None, **changed: object) -> Store:
     """A store of the small settings, some of them changed, over a disk or the folder that they name."""
-    return Store(StoreConfig.load(overrides=SMALL | changed), disk=disk)
+    return Store(StoreConfig.load(overrides=SMALL | changed), disk=disk, device_pool=device_pool)
 
 
 def namespace(block_nbytes: int = 8192, model: str = "model") -> Namespace:

@@ -38,9 +38,10 @@ class AsyncStore:
         *,
         disk: Disk | None = None,
         device: Device | None = None,
+        device_pool: object = None,
         **settings: object,
     ) -> None:
-        self.store = Store(config, disk=disk, device=device, **settings)
+        self.store = Store(config, disk=disk, device=device, device_pool=device_pool, **settings)
 
     async def namespace(self, namespace: Namespace) -> AsyncNamespaceHandle:
         """See `Store.namespace`; the manifest is written on the loop's executor."""

@@ -14,16 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from tierstore import registry
-from tierstore.control.device_room import DevicePool
 from tierstore.control.mind import Limits
 from tierstore.control.planner import Planner
-from tierstore.control.slabs import SLABS_MIN, SlotAllocator
-from tierstore.disk.gds import open_gds
+from tierstore.control.slabs import SlotAllocator, auto_slab_nbytes
+from tierstore.device_pool import cut_pool, open_direct_reader, take_memory
 from tierstore.errors import ConfigError
 from tierstore.metrics import Metric, Metrics
 from tierstore.recency import RecencyKeeper
 from tierstore.shield import Shielded, unshielded
-from tierstore.tiers.direct import DirectReader
 from tierstore.tiers.host_pool import HostPool
 from tierstore.tiers.manifest import Manifest, ManifestView
 from tierstore.tiers.read_only import ReadOnlySsdTier
@@ -36,22 +34,23 @@ from tierstore.transfer.tier_link import ReadLink, WriteLink
 from tierstore.types import PAGE_NBYTES, TierName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from tierstore.codec.base import Codec
     from tierstore.config import StoreConfig
+    from tierstore.control.device_room import DevicePool
     from tierstore.device.base import Device
     from tierstore.disk.base import Disk
     from tierstore.policy.base import AdmissionPolicy, NewPolicy
     from tierstore.tiers.base import Recovered, Tier
+    from tierstore.tiers.direct import DirectReader
     from tierstore.transfer.base import FarSide
-    from tierstore.types import RequestId, UInt8Array
+    from tierstore.types import RequestId
 
 __all__ = ["House", "build"]
 
 _logger = logging.getLogger(__name__)
 
-_SLAB_NBYTES = 64 << 20
 _TIER_JOBS_MAX = 1 << 16
 _HOST_BLOCK_NBYTES = 4 << 10
 _SSD_BLOCK_NBYTES = 8 << 10
@@ -89,7 +88,12 @@ class House:
 
 
 def build(
-    config: StoreConfig, disk: Disk | None = None, shield: Shielded = unshielded, *, device: Device | None = None
+    config: StoreConfig,
+    disk: Disk | None = None,
+    shield: Shielded = unshielded,
+    *,
+    device: Device | None = None,
+    device_pool: object = None,
 ) -> House:
     """Build every floor. Blocks: takes the pool's memory and scans the SSD folder.
 
@@ -98,6 +102,7 @@ def build(
         disk: Instead of the folder that the settings name.
         shield: For the engine.
         device: Instead of the one that the settings name.
+        device_pool: A tensor of its memory that is lent for the device pool; None takes what the settings say.
 
     Raises:
         TierstoreError: As the part that cannot be built says.
@@ -118,21 +123,16 @@ def build(
             disk = _local_disk(config)
         if disk is None and config.ssd.read_only:
             raise ConfigError("ssd.read_only looks at a folder, and there is none; set ssd.dir, or leave it out")
-        pools = {TierName.HOST: pool.view} | _device_memory(config, device, folder)
-        direct = _direct_reader(config, device, pools, folder)
+        pools = {TierName.HOST: pool.view} | take_memory(config, device, device_pool, folder)
+        direct = open_direct_reader(config, device, pools, folder)
         if disk is not None:
             manifest, tier = _open_ssd(config, disk, pool, folder, direct)
-        recovered: dict[bytes, list[Recovered]] = {}
-        files: dict[int, None] = {}
-        if tier is not None:
-            for batch in tier.recover():
-                recovered.setdefault(batch.fingerprint, []).append(batch)
-                files.update(dict.fromkeys(batch.extents.file.tolist()))
-            files.update(dict.fromkeys(tier.files))
+        recovered, files = _recover(tier)
         num_recovered = sum(len(batch.hashes) for batches in recovered.values() for batch in batches)
-        planner = _planner(config, slots, metrics, with_ssd=tier is not None, num_recovered=num_recovered)
+        cut = cut_pool(config, pools)
+        planner = _planner(config, slots, metrics, cut, with_ssd=tier is not None, num_recovered=num_recovered)
         if files:
-            planner.catalogue.adopt_files(list(files))
+            planner.catalogue.adopt_files(files)
         memory: dict[RequestId, FarSide] = {}
         load, store = (DeviceLink(device, pools, memory, name) for name in ("load", "store"))
         read, write = _tier_links(tier, config)
@@ -200,8 +200,26 @@ def _tier_links(tier: Tier | None, config: StoreConfig) -> tuple[ReadLink, Write
     return read, WriteLink(tier, name="ssd-write", capacity=_TIER_JOBS_MAX)
 
 
+def _recover(tier: SsdTier | ReadOnlySsdTier | None) -> tuple[dict[bytes, list[Recovered]], list[int]]:
+    """An earlier run's blocks by namespace, and its files: those of blocks first, in the order that these came in."""
+    recovered: dict[bytes, list[Recovered]] = {}
+    files: dict[int, None] = {}
+    if tier is not None:
+        for batch in tier.recover():
+            recovered.setdefault(batch.fingerprint, []).append(batch)
+            files.update(dict.fromkeys(batch.extents.file.tolist()))
+        files.update(dict.fromkeys(tier.files))
+    return recovered, list(files)
+
+
 def _planner(
-    config: StoreConfig, slots: SlotAllocator, metrics: Metrics, *, with_ssd: bool, num_recovered: int
+    config: StoreConfig,
+    slots: SlotAllocator,
+    metrics: Metrics,
+    device_pool: DevicePool | None,
+    *,
+    with_ssd: bool,
+    num_recovered: int,
 ) -> Planner:
     """The mind, with limits that are shares of the pool where none are set."""
     pool_nbytes = slots.capacity_slabs * slots.slab_nbytes
@@ -219,9 +237,8 @@ def _planner(
         direct_reads=config.device.direct_reads,
     )
     ssd_nbytes = config.ssd.size if with_ssd else 0
-    capacity = min(
-        (pool_nbytes + config.device.pool_size) // _HOST_BLOCK_NBYTES + ssd_nbytes // _SSD_BLOCK_NBYTES, _ENTRIES_MAX
-    )
+    near_nbytes = pool_nbytes if device_pool is None else pool_nbytes + device_pool.nbytes
+    capacity = min(near_nbytes // _HOST_BLOCK_NBYTES + ssd_nbytes // _SSD_BLOCK_NBYTES, _ENTRIES_MAX)
     file_nbytes = config.ssd.file_size or default_file_nbytes(config.ssd.size)
     reclaim_below_nbytes = max(file_nbytes, min(limits.write_inflight_nbytes_max, ssd_nbytes // 8))
     return Planner(
@@ -232,7 +249,7 @@ def _planner(
         limits=limits,
         metrics=metrics,
         reclaim_below_nbytes=reclaim_below_nbytes if with_ssd else None,
-        device_pool=_device_pool(config) if config.device.pool_size else None,
+        device_pool=device_pool,
     )
 
 
@@ -246,43 +263,6 @@ def _host_pool(config: StoreConfig, device: Device, pool_nbytes: int, stack: Exi
     return pool
 
 
-def _device_memory(config: StoreConfig, device: Device, stack: ExitStack) -> dict[TierName, UInt8Array]:
-    """The memory of the device pool, where there is one."""
-    if not config.device.pool_size:
-        return {}
-    memory, free = device.allocate(config.device.pool_size // PAGE_NBYTES * PAGE_NBYTES)
-    stack.callback(free)
-    return {TierName.DEVICE_POOL: memory}
-
-
-def _direct_reader(
-    config: StoreConfig, device: Device, pools: Mapping[TierName, UInt8Array], stack: ExitStack
-) -> DirectReader | None:
-    """What reads from SSD into the device pool, where that is asked for; by what way is said once."""
-    if not config.device.direct_reads:
-        return None
-    if TierName.DEVICE_POOL not in pools or not config.ssd.enabled or not config.ssd.dir or config.ssd.read_only:
-        raise ConfigError("device.direct_reads needs device.pool_size and an ssd.dir that is the store's own; set both")
-    far = open_gds(config.ssd.dir, on_gpu=device.memory != "cpu")
-    way = "through scratch in host memory: kvikio is not installed (tierstore[gds])" if far is None else far.way
-    _logger.log(logging.WARNING if far is None else logging.INFO, "blocks go from SSD into the device pool %s", way)
-    direct = DirectReader(device, pools[TierName.DEVICE_POOL], far)
-    stack.callback(direct.close)
-    return direct
-
-
-def _device_pool(config: StoreConfig) -> DevicePool:
-    """The device pool, cut as the host's is where nothing is set."""
-    pool_nbytes = config.device.pool_size // PAGE_NBYTES * PAGE_NBYTES
-    admission = cast("Callable[[], AdmissionPolicy]", registry.load("admissions", config.device.pool_admission))()
-    if admission.asks_when_leaving:
-        raise ConfigError(
-            f'device.pool_admission is "{config.device.pool_admission}", which waits until blocks leave a pool; blocks '
-            "enter this one as they are used: choose second-hit, continued or always"
-        )
-    return DevicePool(SlotAllocator(pool_nbytes=pool_nbytes, slab_nbytes=_auto_slab_nbytes(pool_nbytes)), admission)
-
-
 def _steady_clock() -> Callable[[], float]:
     """Seconds since 2020 as the wall clock had them at start, never stepped since: ages outlive a restart."""
     offset = time.time() - _YEAR_2020 - time.monotonic()
@@ -293,8 +273,4 @@ def _slab_nbytes(config: StoreConfig, pool_nbytes: int) -> int:
     """As set, or 64 MiB, less where the pool is small."""
     if config.host.slab_size is not None:
         return config.host.slab_size
-    return _auto_slab_nbytes(pool_nbytes)
-
-
-def _auto_slab_nbytes(pool_nbytes: int) -> int:
-    return max(PAGE_NBYTES, min(_SLAB_NBYTES, pool_nbytes // SLABS_MIN // PAGE_NBYTES * PAGE_NBYTES))
+    return auto_slab_nbytes(pool_nbytes)

@@ -57,6 +57,8 @@ class Store:
             of the environment.
         disk: Instead of the local folder ``ssd_dir``: another implementation of `tierstore.disk.base.Disk`.
         device: Instead of the one that ``device_name`` names: another implementation of `tierstore.device.base.Device`.
+        device_pool: A contiguous tensor of the device that the caller lends for the device pool until the store is
+            closed, instead of the ``device_pool_size`` bytes that it would take.
         settings: Single settings by argument name, such as ``host_size="1 GiB"`` or ``ssd_dir="kv-cache"``;
             they win over all else.
 
@@ -78,6 +80,7 @@ class Store:
         *,
         disk: Disk | None = None,
         device: Device | None = None,
+        device_pool: object = None,
         **settings: object,
     ) -> None:
         if isinstance(config, StoreConfig):
@@ -99,12 +102,12 @@ class Store:
         with ExitStack() as undo:  # also of an exception from a signal handler, while the floors are being built
             undo.callback(self._shield.close)
             undo.callback(self._shield.later, self._standing.close)
-            self._shield(lambda: self._build(disk, device))
+            self._shield(lambda: self._build(disk, device, device_pool))
             undo.pop_all()
         atexit.register(self.close)
 
-    def _build(self, disk: Disk | None, device: Device | None) -> None:
-        self._house = build(self.config, disk, self._shield, device=device)
+    def _build(self, disk: Disk | None, device: Device | None, device_pool: object) -> None:
+        self._house = build(self.config, disk, self._shield, device=device, device_pool=device_pool)
         self._standing.callback(self._house.closing.close)
         self.monitor_address = show(self, self._standing)
 

@@ -31,11 +31,11 @@ NAMES = 80
 class World:
     """A small store on a simulated device."""
 
-    def __init__(self, seed: int, **settings: object) -> None:
+    def __init__(self, seed: int, device_pool: object = None, **settings: object) -> None:
         self.device = SimDevice()
         self.random = random.Random(seed)
         config = StoreConfig.load(env={}, overrides=SMALL | {"ssd_size": "4 MiB"} | settings)
-        self.store = Store(config, disk=SimDisk(), device=self.device)
+        self.store = Store(config, disk=SimDisk(), device=self.device, device_pool=device_pool)
         layout = KVLayout.attention(layers=LAYERS, kv_heads=1, head_size=64, block_tokens=16)
         assert layout.block_nbytes == BLOCK_NBYTES
         self.handle = self.store.namespace(Namespace("model", layout))
@@ -85,9 +85,12 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     made.device.run_all()
 
 
-@pytest.fixture(params=range(3))
+@pytest.fixture(params=range(4))
 def world_with_device_pool(request: pytest.FixtureRequest) -> Iterator[World]:
-    made = World(request.param, device_pool_size="256 KiB", device_pool_admission="always")
+    """Every other one of a pool that is lent."""
+    lent = np.empty(256 << 10, np.uint8) if request.param % 2 else None
+    size = "256 KiB" if lent is None else 0
+    made = World(request.param, lent, device_pool_size=size, device_pool_admission="always")
     with made.store:
         yield made
     made.device.run_all()

@@ -50,6 +50,11 @@ class DevicePool:
     slots: SlotAllocator
     admission: AdmissionPolicy
 
+    @property
+    def nbytes(self) -> int:
+        """What the pool holds at most."""
+        return self.slots.capacity_slabs * self.slots.slab_nbytes
+
 
 class DeviceRoom:
     """Slots on the device, and the blocks in them.
@@ -69,7 +74,7 @@ class DeviceRoom:
         self._metrics = metrics
         self._policies: list[EvictionPolicy] = []
         self._slot_nbytes: dict[int, int] = {}
-        self._entry_at = np.zeros(pool.slots.capacity_slabs * pool.slots.slab_nbytes // PAGE_NBYTES, np.int32)
+        self._entry_at = np.zeros(pool.nbytes // PAGE_NBYTES, np.int32)
         self._draining: tuple[int, int] | None = None  # slab, the class it leaves
 
     def open_class(self, slot_nbytes: int) -> int:

@@ -17,7 +17,7 @@ from tierstore.types import PAGE_NBYTES
 if TYPE_CHECKING:
     from tierstore.types import Int32Array, UInt32Array
 
-__all__ = ["SLABS_MIN", "SLAB_SLOTS_MIN", "SlotAllocator"]
+__all__ = ["SLABS_MIN", "SLAB_SLOTS_MIN", "SlotAllocator", "auto_slab_nbytes"]
 
 SLABS_MIN = 4
 """Slabs that a pool must have."""
@@ -25,9 +25,15 @@ SLABS_MIN = 4
 SLAB_SLOTS_MIN = 8
 """Slots that a slab must have of any size, so that a slab's tail wastes at most an eighth of it."""
 
+_SLAB_NBYTES_MAX = 64 << 20
 _NOBODY = -1
 _SORTED_SLOTS = 1024
 """How far into a free list the lowest slots are looked for: merging into so many costs 2 microseconds."""
+
+
+def auto_slab_nbytes(pool_nbytes: int) -> int:
+    """Bytes of a slab where nothing is set: 64 MiB, less where the pool is small."""
+    return max(PAGE_NBYTES, min(_SLAB_NBYTES_MAX, pool_nbytes // SLABS_MIN // PAGE_NBYTES * PAGE_NBYTES))
 
 
 class _SlotClass:

@@ -68,6 +68,16 @@ class DeviceMemory(Protocol):
             DeviceMemoryError: There is no such memory left.
         """
 
+    def adopt(self, pool: UInt8Array) -> Callable[[], None]:
+        """Take memory of the device that somebody lends as a pool, as if `allocate` had given it.
+
+        Args:
+            pool: uint8[pool_nbytes], as `tierstore.device.binding.bind_lent` gives it.
+
+        Returns:
+            What lets go of it again, once no copy touches it.
+        """
+
     def checksums(self, pool: UInt8Array, slots: Int32Array, nbytes: int) -> UInt32Array:
         """CRC32C of blocks in memory that `allocate` gave, where they lie: for what no copy of the store brought there.
 

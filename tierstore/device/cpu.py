@@ -156,6 +156,10 @@ class CpuDevice:
         """Ordinary memory, taken as it is touched."""
         return np.zeros(nbytes, np.uint8), _do_nothing
 
+    def adopt(self, pool: UInt8Array) -> Callable[[], None]:
+        """Memory is memory."""
+        return _do_nothing
+
     def checksums(self, pool: UInt8Array, slots: Int32Array, nbytes: int) -> UInt32Array:
         """uint32[n]: the CRC32C of each slot's first `nbytes`. Blocks."""
         return checksums(pool, slots, nbytes)

@@ -80,16 +80,27 @@ class CudaDevice:
     def allocate(self, nbytes: int) -> tuple[UInt8Array, Callable[[], None]]:
         """Memory of the GPU as an array whose bytes the CPU must not touch. Raises DeviceMemoryError."""
         address = self._runtime.allocate(nbytes)
-        self._own.add(address)
+        pool = view_address(address, nbytes)
+        let_go = self.adopt(pool)
 
         def free() -> None:
+            let_go()
+            self._runtime.free(address)
+
+        return pool, free
+
+    def adopt(self, pool: UInt8Array) -> Callable[[], None]:
+        """Copy from and to memory of the GPU by kernel: `let_go` before it is freed."""
+        address = pool.ctypes.data
+        self._own.add(address)
+
+        def let_go() -> None:
             self._own.discard(address)
             if not self._own and self._checksums is not None:
                 self._checksums.close()
                 self._checksums = None
-            self._runtime.free(address)
 
-        return view_address(address, nbytes), free
+        return let_go
 
     def checksums(self, pool: UInt8Array, slots: Int32Array, nbytes: int) -> UInt32Array:
         """uint32[n]: the CRC32C of each slot's first `nbytes`, by the GPU. Blocks. Raises DeviceError."""

@@ -6,6 +6,7 @@ no torch of its own, and never reads, writes or copies an element.
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -55,6 +56,21 @@ class TensorView:
         return isinstance(self.owner, np.ndarray) or _address(self.owner) == self.address
 
     @property
+    def nbytes(self) -> int:
+        """Of all elements."""
+        return math.prod(self.shape) * self.item_nbytes
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements lie one behind the other in order of their indices."""
+        end = self.item_nbytes
+        for stride, extent in zip(reversed(self.strides), reversed(self.shape), strict=True):
+            if extent > 1 and stride != end:
+                return False
+            end *= extent
+        return True
+
+    @property
     def overlaps(self) -> bool:
         """Whether two elements may share a byte, as those of a broadcast array do."""
         end = self.item_nbytes
@@ -96,16 +112,21 @@ def view_tensor(buffer: object) -> TensorView:
     return TensorView(buffer, _address(buffer), tuple(buffer.shape), strides, item_nbytes, dtype, memory, writable=True)
 
 
-def view_address(address: int, nbytes: int) -> UInt8Array:
-    """Memory of a device as uint8[nbytes], for code that reads addresses and sizes; looking into it is a fault."""
-    return np.asarray(_Address({"version": 3, "typestr": "|u1", "data": (address, False), "shape": (nbytes,)}))
+def view_address(address: int, nbytes: int, owner: object = None) -> UInt8Array:
+    """Memory of a device as uint8[nbytes], which keeps its owner, for code that reads addresses and sizes.
+
+    Looking into it is a fault where the device is no CPU.
+    """
+    interface = {"version": 3, "typestr": "|u1", "data": (address, False), "shape": (nbytes,)}
+    return np.asarray(_Address(interface, owner))
 
 
 class _Address:
-    __slots__ = ("__array_interface__",)
+    __slots__ = ("__array_interface__", "owner")
 
-    def __init__(self, interface: dict[str, object]) -> None:
+    def __init__(self, interface: dict[str, object], owner: object) -> None:
         self.__array_interface__ = interface
+        self.owner = owner
 
 
 def check_dtype(view: TensorView, dtype: str) -> None:

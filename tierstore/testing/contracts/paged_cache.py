@@ -103,20 +103,23 @@ class PagedCacheContract:
             assert all(event.wait(_WAIT_SECONDS) for event in events)
             assert all(map(np.array_equal, self._fetch(world), expected))
 
+    @pytest.mark.parametrize("lent", [False, True])
     @pytest.mark.parametrize("name", ["padded", "latent"])
-    def test_keeps_blocks_in_memory_of_its_own_as_in_a_pool(self, device: Device, name: str) -> None:
+    def test_keeps_blocks_in_memory_of_its_own_as_in_a_pool(self, device: Device, name: str, *, lent: bool) -> None:
         with self._world(device, name, None) as world, closing(device.new_stream("other")) as other:
             before, expected = self._fetch(world), self._fetch(world)
             for ids, moved in zip(world.columns(), np.roll(world.block_ids, 1, axis=1).T, strict=True):
                 world.arrangement.write(expected, moved, world.arrangement.read(before, ids))
-            pool, free = device.allocate(world.host.nbytes)
-            assert pool.nbytes == world.host.nbytes
+            pool, free = device.allocate(world.host.nbytes + PAGE_NBYTES * lent)
+            assert pool.nbytes == world.host.nbytes + PAGE_NBYTES * lent
+            pool, let_go = (pool[PAGE_NBYTES:], device.adopt(pool[PAGE_NBYTES:])) if lent else (pool, lambda: None)
             device.store(pool, world.slots, world.kv, world.block_ids, world.stream)
             moved_ids, stored = np.roll(world.block_ids, 1, axis=1), world.stream.record()
             events = device.load(pool, world.slots, world.kv, moved_ids, other, after=[stored])
             assert all(event.wait(_WAIT_SECONDS) for event in events)
             found = device.checksums(pool, world.slots, world.kv.block_nbytes)
             assert found.tolist() == [crc32c(world.arrangement.read(before, ids).data) for ids in world.columns()]
+            let_go()
             free()
             assert all(map(np.array_equal, self._fetch(world), expected))
 
