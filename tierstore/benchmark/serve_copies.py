@@ -1,7 +1,8 @@
 """The service's ways for bytes: in place over the mapped pool, and in streams, beside a plain copy and a bare stream.
 
 The limit of a local get copies the same bytes between pages of the same kind, with the fastest primitive there is, in
-as many threads as there are clients; that of a put computes the blocks' checksums too, as every put does.
+as many threads as there are clients; that of a put computes the blocks' checksums too, as every put does. That of a
+stream moves as many bytes out of the very buffers into a bare server's memory, or from there into the buffers.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def measure_streams(plan: ServePlan, served: Served, take: Callable[[Probe], Mea
     """Measure puts and gets in streams. Blocks."""
     with (
         closing(Crew(plan, served.address, attach=False, room=1)) as crew,
-        closing(_Streams(plan, served.bare)) as streams,
+        closing(_Streams(crew, served.bare)) as streams,
     ):
         limits = streams.upload, streams.download
         pages = "buffers to socket", "socket to buffers"
@@ -145,19 +146,18 @@ class _Copies:
 class _Streams:
     """What bare streams take, as many as there are clients."""
 
-    def __init__(self, plan: ServePlan, bare: BareClient) -> None:
-        self._nbytes = plan.call_nbytes
-        self._clients = plan.clients
+    def __init__(self, crew: Crew, bare: BareClient) -> None:
+        self._buffers = [member.buffer.reshape(-1) for member in crew.members]
         self._bare = bare
-        self._worker = Worker("bench-bare", capacity=plan.clients, threads=plan.clients)
+        self._worker = Worker("bench-bare", capacity=len(self._buffers), threads=len(self._buffers))
 
     def upload(self, _call: int) -> None:
-        """So many bytes to the server."""
-        together([partial(self._bare.upload, self._nbytes)] * self._clients, self._worker)
+        """Every buffer to the server."""
+        together([partial(self._bare.upload, buffer) for buffer in self._buffers], self._worker)
 
     def download(self, _call: int) -> None:
-        """So many bytes from the server."""
-        together([partial(self._bare.download, self._nbytes)] * self._clients, self._worker)
+        """Every buffer from the server."""
+        together([partial(self._bare.download, buffer) for buffer in self._buffers], self._worker)
 
     def close(self) -> None:
         """End the threads."""

@@ -1,7 +1,8 @@
-"""A gRPC server with nothing behind it, and a client of it: what the transport itself costs. For benchmarks.
+"""A gRPC server with no store behind it, and a client of it: what the transport itself costs. For benchmarks.
 
-Of the same kind as the service: asyncio on one side, threads on the other, bytes in messages of the same length.
-``python -m tierstore.service.bare ADDRESS`` serves until it is terminated.
+Of the same kind as the service: asyncio on one side, threads on the other, bytes in messages of the same length, which
+come out of memory and go into memory on both sides. ``python -m tierstore.service.bare ADDRESS`` serves until it is
+terminated.
 """
 
 from __future__ import annotations
@@ -10,11 +11,18 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import grpc
+import numpy as np
 
 from tierstore.errors import UnavailableError
+from tierstore.service.heap import keep_freed_memory
 from tierstore.service.wire import CHUNK_NBYTES, MESSAGE_NBYTES_MAX
+
+if TYPE_CHECKING:
+    from tierstore.types import UInt8Array
 
 __all__ = ["BareClient"]
 
@@ -52,52 +60,66 @@ class BareClient:
         answer = self._echo(request, timeout=self._timeout)
         assert len(answer) == response_nbytes, f"{len(answer)} bytes came instead of {response_nbytes}"
 
-    def download(self, nbytes: int) -> None:
-        """A stream of so many bytes from the server, which are let go of as they come. Blocks."""
-        left = nbytes
-        for message in self._download(nbytes.to_bytes(_NUMBER_NBYTES, "little"), timeout=self._timeout):
-            left -= len(message)
-        assert left == 0, f"{left} bytes are missing"
+    def download(self, memory: UInt8Array) -> None:
+        """A stream from the server that fills uint8[nbytes]. Blocks."""
+        view, filled = memory.data, 0
+        for message in self._download(len(view).to_bytes(_NUMBER_NBYTES, "little"), timeout=self._timeout):
+            view[filled : filled + len(message)] = message
+            filled += len(message)
+        assert filled == len(view), f"{len(view) - filled} bytes are missing"
 
-    def upload(self, nbytes: int) -> None:
-        """A stream of so many bytes to the server. Blocks."""
-        answer = self._upload(_messages(nbytes), timeout=self._timeout)
-        assert int.from_bytes(answer, "little") == nbytes, "bytes are missing"
+    def upload(self, memory: UInt8Array) -> None:
+        """A stream of uint8[nbytes] to the server. Blocks."""
+        begin = len(memory).to_bytes(_NUMBER_NBYTES, "little")
+        answer = self._upload(chain([begin], _messages(memory.data)), timeout=self._timeout)
+        assert int.from_bytes(answer, "little") == len(memory), "bytes are missing"
 
     def close(self) -> None:
         """End the connection."""
         self._channel.close()
 
 
-def _messages(nbytes: int) -> Iterator[bytes]:
-    """So many bytes in messages of the service's length."""
-    whole = bytes(CHUNK_NBYTES)
-    for first in range(0, nbytes, CHUNK_NBYTES):
-        yield whole if nbytes - first >= CHUNK_NBYTES else bytes(nbytes - first)
+def _messages(memory: memoryview) -> Iterator[bytes]:
+    """What lies there, in messages of the service's length."""
+    for first in range(0, len(memory), CHUNK_NBYTES):
+        yield bytes(memory[first : first + CHUNK_NBYTES])
 
 
-async def _echo(request: bytes, _context: object) -> bytes:
-    return bytes(int.from_bytes(request[:_NUMBER_NBYTES], "little"))
+class _Server:
+    """Its calls, all of which share memory that is as large as the largest has asked for."""
 
+    def __init__(self) -> None:
+        self._memory = memoryview(b"")
 
-async def _download(request: bytes, _context: object) -> AsyncIterator[bytes]:
-    for message in _messages(int.from_bytes(request, "little")):
-        yield message
+    async def echo(self, request: bytes, _context: object) -> bytes:
+        """As many bytes as were asked for."""
+        return bytes(int.from_bytes(request[:_NUMBER_NBYTES], "little"))
 
+    async def download(self, request: bytes, _context: object) -> AsyncIterator[bytes]:
+        """So many bytes."""
+        for message in _messages(self._room(int.from_bytes(request, "little"))):
+            yield message
 
-async def _upload(requests: AsyncIterator[bytes], _context: object) -> bytes:
-    nbytes = 0
-    async for message in requests:
-        nbytes += len(message)
-    return nbytes.to_bytes(_NUMBER_NBYTES, "little")
+    async def upload(self, requests: AsyncIterator[bytes], _context: object) -> bytes:
+        """Keeps what comes, and says how much that was."""
+        memory, filled = self._room(int.from_bytes(await anext(requests), "little")), 0
+        async for message in requests:
+            memory[filled : filled + len(message)] = message
+            filled += len(message)
+        return filled.to_bytes(_NUMBER_NBYTES, "little")
+
+    def _room(self, nbytes: int) -> memoryview:
+        if nbytes > len(self._memory):
+            self._memory = np.ones(nbytes, np.uint8).data  # taken from the system, which zeros would not be
+        return self._memory[:nbytes]
 
 
 async def _serve(address: str) -> None:
-    server = grpc.aio.server(options=_OPTIONS)
+    server, calls = grpc.aio.server(options=_OPTIONS), _Server()
     handlers = {
-        "Echo": grpc.unary_unary_rpc_method_handler(_echo),
-        "Download": grpc.unary_stream_rpc_method_handler(_download),
-        "Upload": grpc.stream_unary_rpc_method_handler(_upload),
+        "Echo": grpc.unary_unary_rpc_method_handler(calls.echo),
+        "Download": grpc.unary_stream_rpc_method_handler(calls.download),
+        "Upload": grpc.stream_unary_rpc_method_handler(calls.upload),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
     server.add_insecure_port(address)
@@ -110,4 +132,5 @@ async def _serve(address: str) -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     asyncio.run(_serve(sys.argv[1]))

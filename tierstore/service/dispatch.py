@@ -102,7 +102,7 @@ class Dispatcher:
             if not isinstance(first, pb.PutRequest) or first.WhichOneof("part") != "begin":
                 raise IdentityError("the first message of a put says whose blocks follow; send PutBegin")
             with self._admitted("Put", first.begin, context) as session:
-                return await self._rooms.streams.put(session, first.begin, self._batches_of(requests))
+                return await self._rooms.streams.put(session, first.begin, self._data_of(requests))
         except TierstoreError as error:
             return await _abort(context, error)
 
@@ -147,19 +147,32 @@ class Dispatcher:
         metadata = dict(context.invocation_metadata() or ())
         return self._authority.principal(metadata)
 
-    async def _batches_of(self, requests: AsyncIterator[pb.PutRequest | Data]) -> AsyncIterator[list[Data]]:
-        """The data of a put, a few messages at a time."""
-        while parts := await self._patiently(_read(requests)):
-            yield parts
+    async def _data_of(self, requests: AsyncIterator[pb.PutRequest | Data]) -> AsyncIterator[Data]:
+        """The data of a put, message by message; none of them is empty."""
+        nbytes, waited = 0, 0.0
+        while True:
+            begun = time.perf_counter()
+            part = await self._patiently(anext(requests, None), waited)
+            if part is None:
+                return
+            if isinstance(part, pb.PutRequest):
+                raise IdentityError("a put begins once; behind PutBegin send data")
+            nbytes, waited = nbytes + len(part), waited + time.perf_counter() - begun
+            if nbytes >= BATCH_NBYTES:
+                nbytes, waited = 0, 0.0
+            if part:
+                yield part
 
-    async def _patiently(self, step: Awaitable[T]) -> T:
-        """A few messages of a stream; whoever lets them wait for longer than a lease lasts is cut off."""
+    async def _patiently(self, step: Awaitable[T], waited_seconds: float = 0.0) -> T:
+        """A part of a few MiB of a stream; whoever lets them wait for longer than a lease lasts is cut off."""
         seconds = self._rooms.sessions.limits.lease_seconds
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds - waited_seconds):
                 return await step
         except TimeoutError as error:
-            raise LimitError(f"nothing has moved for {seconds:g} s; the stream is cut off") from error
+            raise LimitError(
+                f"less than {BATCH_NBYTES >> 20} MiB have moved in {seconds:g} s; the stream is cut off"
+            ) from error
 
     @contextmanager
     def _admitted(self, name: str, request: object, context: Context) -> Iterator[Session]:
@@ -211,19 +224,6 @@ async def _left(requests: AsyncIterator[pb.OpenSessionRequest], session: Session
     async for _ in requests:
         pass
     session.tell(None)
-
-
-async def _read(requests: AsyncIterator[pb.PutRequest | Data]) -> list[Data]:
-    """The next messages of a put, as many as are copied in one go; none at its end."""
-    parts: list[Data] = []
-    nbytes = 0
-    while nbytes < BATCH_NBYTES and (part := await anext(requests, None)) is not None:
-        if isinstance(part, pb.PutRequest):
-            raise IdentityError("a put begins once; behind PutBegin send data")
-        if part:
-            parts.append(part)
-            nbytes += len(part)
-    return parts
 
 
 async def _write(context: Context, messages: Iterable[bytes | pb.GetResponse]) -> None:

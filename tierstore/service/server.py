@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Rooms", "Server"]
 
-_COPY_THREADS = 4
 _DISK_THREADS = 2
 _DISK_SECONDS = 5.0
 """So long a server that ends waits for verbs that a disk holds up; nobody waits for their answers any more."""
@@ -102,7 +101,7 @@ class Server:
     """
 
     def __init__(self, store: Store, limits: SessionLimits | None = None, *, pool_path: str | None = None) -> None:
-        self._workers = Workers("service-copy", threads=_COPY_THREADS)
+        self._count_workers = Workers("service-count", threads=1)
         self._disk_workers = Workers("service-disk", threads=_DISK_THREADS)
         self._servers: list[aio.Server] = []
         self._paths: list[str] = []
@@ -116,7 +115,7 @@ class Server:
             clear_way(pool_path)
             self._pool_socket = PoolSocket(pool_path, store.pool, self.sessions)
             self._pool_socket.start()
-        quotas = Quotas(self._workers)
+        quotas = Quotas(self._count_workers)
         lending = Lending(self.sessions, self._pool_socket)
         calls = Calls(store, self.sessions, self._disk_workers, quotas)
         third = round(self.sessions.limits.silence_seconds * 1000 / 3)
@@ -128,7 +127,7 @@ class Server:
         self._rooms = Rooms(
             self.sessions,
             {**calls.by_name, **lending.by_name},
-            Streams(store, self._workers, quotas),
+            Streams(store, quotas),
             lending.may_attach,
             prefetch_waits=store.prefetching.waits,
             traffic=self._traffic,
@@ -213,5 +212,5 @@ class Server:
         if self._pool_socket is not None:
             await self._pool_socket.close()
         self.abandon()
-        self._workers.close()
+        self._count_workers.close()
         self._disk_workers.close(_DISK_SECONDS)

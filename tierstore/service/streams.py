@@ -1,6 +1,7 @@
 """Blocks in messages: Get and Put for clients that do not map the pool. Called by the dispatcher.
 
-Bytes go straight from slots of the pool into messages, and from messages into slots, these on the service's workers. A
+Bytes go straight from slots of the pool into messages, and from messages into slots, on the server's loop: what has
+just been read is still in the processor's cache when gRPC copies it on, and what has just come when it is copied in. A
 stream works through its blocks in windows: a few MiB are lent to it at a time, so that however slow a client reads or
 writes, it holds no more of the pool than that, and a message waits until the one before it has been taken.
 """
@@ -25,12 +26,11 @@ from tierstore.transfer.future import TransferResult
 from tierstore.types import HASH_NBYTES, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 
     from tierstore.handle import NamespaceHandle
     from tierstore.service.quotas import Quotas
     from tierstore.service.sessions import Session
-    from tierstore.service.workers import Workers
     from tierstore.store import Store
     from tierstore.transfer.future import Transfer
     from tierstore.transfer.lending import Grant, Lease
@@ -48,8 +48,7 @@ _POOL_SHARE = 32
 """No window is larger than such a part of the pool, unless a block is."""
 
 BATCH_NBYTES = 4 << 20
-"""Copied out of messages in one go on a worker: going there and back costs a tenth of a millisecond, this copy one.
-For as long as a lease lasts whoever takes so many bytes is waited for."""
+"""For as long as a lease lasts whoever takes or sends so many bytes is waited for."""
 
 
 class Streams:
@@ -57,13 +56,11 @@ class Streams:
 
     Args:
         store: Whose verbs they are.
-        workers: What copies.
         quotas: Asked before anything is taken.
     """
 
-    def __init__(self, store: Store, workers: Workers, quotas: Quotas) -> None:
+    def __init__(self, store: Store, quotas: Quotas) -> None:
         self._store = store
-        self._workers = workers
         self._quotas = quotas
 
     async def get(self, session: Session, request: pb.GetRequest) -> AsyncGenerator[Iterable[bytes | pb.GetResponse]]:
@@ -98,25 +95,22 @@ class Streams:
         yield [pb.GetResponse(result=convert.from_result(result))]
 
     def _messages(self, grant: Grant, block_nbytes: int) -> Iterator[Iterator[bytes]]:
-        """The blocks of a lease as messages, a few at a time; each is made when the one before it has been taken.
-
-        On the loop: what was just read from the pool is still in the processor's cache when gRPC copies it on.
-        """
+        """The blocks of a lease as messages, a few at a time; each is made when the one before it has been taken."""
         pool = memoryview(self._store.pool.view.data)
         for batch in _batches(grant.offsets.tolist(), block_nbytes):
             yield (encode_data([pool[start:end] for start, end in pieces], put=False) for pieces in batch)
 
-    async def put(self, session: Session, begin: pb.PutBegin, batches: AsyncIterator[list[Data]]) -> pb.PutResponse:
-        """Takes the bytes that it needs, a few messages at a time, and answers."""
+    async def put(self, session: Session, begin: pb.PutBegin, messages: AsyncIterator[Data]) -> pb.PutResponse:
+        """Takes the bytes that it needs, message by message, and answers."""
         handle = session.namespaces.find(begin.scope.namespace_handle)
         hashes = convert.to_hashes(begin.hashes)
-        putting = _Put(handle, begin, self._workers, self._store.pool.view)
+        putting = _Put(handle, begin, self._store.pool.view)
         window, block_nbytes = self._window(handle), handle.namespace.stored_layout.block_nbytes
         all_held = len(hashes) > 0 and handle.lookup(hashes) == len(hashes)
         if not all_held:
             await self._quotas.take(session.principal, len(hashes) * block_nbytes)
         with self._quotas.inflight(session.principal, min(len(hashes), window) * block_nbytes):
-            await putting.run(hashes, window, batches, all_held=all_held)
+            await putting.run(hashes, window, messages, all_held=all_held)
         return pb.PutResponse(result=convert.from_result(await putting.result(len(hashes))))
 
     def _window(self, handle: NamespaceHandle) -> int:
@@ -128,19 +122,18 @@ class Streams:
 class _Put:
     """One put: windows that are reserved, filled and committed one after another."""
 
-    def __init__(self, handle: NamespaceHandle, begin: pb.PutBegin, workers: Workers, pool: UInt8Array) -> None:
+    def __init__(self, handle: NamespaceHandle, begin: pb.PutBegin, pool: UInt8Array) -> None:
         self._handle = handle
         self._durable = begin.durable
         self._parent = begin.parent or bytes(HASH_NBYTES)
         self._clock = _Deadline(begin.deadline_seconds)
-        self._workers = workers
         self._pool = pool
         self._block_nbytes = handle.namespace.stored_layout.block_nbytes
         self._transfers: list[Transfer] = []
 
-    async def run(self, hashes: UInt8Array, window: int, batches: AsyncIterator[list[Data]], *, all_held: bool) -> None:
+    async def run(self, hashes: UInt8Array, window: int, messages: AsyncIterator[Data], *, all_held: bool) -> None:
         """Until every block is committed, or no more of them are taken."""
-        source = _Bytes(batches)
+        source = _Bytes(messages)
         if all_held and await self._put_window(hashes, None):
             return
         for first in range(0, len(hashes), window):
@@ -172,31 +165,18 @@ class _Put:
         return source is None or not (transfer.done() and transfer.result(0).leading < len(hashes))
 
     async def _fill(self, grant: Grant, num_blocks: int, source: _Bytes) -> None:
-        """Copy what the slots need out of the stream; what is held already is passed over."""
+        """Copy what the slots need out of the stream, message by message; what is held already is passed over."""
         offsets = np.full(num_blocks, -1, np.int64)
         offsets[grant.positions] = grant.offsets
         slots, nbytes = offsets.tolist(), self._block_nbytes
         done, end = 0, num_blocks * nbytes
         while done < end:
-            copies: list[tuple[int, Data]] = []
-            for part in await source.take(end - done):
-                start = 0
-                while start < len(part):
-                    block, within = divmod(done, nbytes)
-                    stop = min(len(part), start + nbytes - within)
-                    if slots[block] >= 0:
-                        copies.append((slots[block] + within, Data(part[start:stop])))
-                    done += stop - start
-                    start = stop
-            await self._copy(copies)
-
-    async def _copy(self, copies: Sequence[tuple[int, Data]]) -> None:
-        def copy() -> None:
-            for offset, part in copies:
-                np.copyto(self._pool[offset : offset + len(part)], np.frombuffer(part, np.uint8))
-
-        if copies:
-            await self._workers.run(copy)
+            block, within = divmod(done, nbytes)
+            part = await source.take(nbytes - within)
+            if slots[block] >= 0:
+                start = slots[block] + within
+                np.copyto(self._pool[start : start + len(part)], np.frombuffer(part, np.uint8))
+            done += len(part)
 
     async def result(self, num_blocks: int) -> TransferResult:
         """How it ended, once all that was committed has."""
@@ -215,29 +195,24 @@ class _Put:
 class _Bytes:
     """The data of a put, as it comes."""
 
-    def __init__(self, batches: AsyncIterator[list[Data]]) -> None:
-        self._batches = batches
-        self._rest: list[Data] = []
+    def __init__(self, messages: AsyncIterator[Data]) -> None:
+        self._messages = messages
+        self._rest = Data(memoryview(b""))
 
-    async def take(self, most: int) -> list[Data]:
+    async def take(self, most: int) -> Data:
         """What has come, at most so many bytes. Raises LayoutError where nothing more comes."""
-        parts = self._rest or await anext(self._batches, [])
-        if not parts:
-            raise LayoutError(f"the put's data ended {most} bytes before the end of its blocks")
-        taken: list[Data] = []
-        while parts and most:
-            part = parts.pop(0)
-            if len(part) > most:
-                parts.insert(0, Data(part[most:]))
-                part = Data(part[:most])
-            most -= len(part)
-            taken.append(part)
-        self._rest = parts
-        return taken
+        part = self._rest
+        if not part:
+            try:
+                part = await anext(self._messages)
+            except StopAsyncIteration as error:
+                raise LayoutError("the put's data ended before the end of its blocks; send all of them") from error
+        self._rest = Data(part[most:])
+        return Data(part[:most])
 
     async def check_end(self) -> None:
         """Raise LayoutError where there is more."""
-        if self._rest or await anext(self._batches, []):
+        if self._rest or await anext(self._messages, None) is not None:
             raise LayoutError("the put has more data than its blocks have bytes")
 
 

@@ -1,4 +1,4 @@
-"""Threads for what would hold up the event loop: copies of blocks, and verbs that wait for a disk.
+"""Threads for what would hold up the event loop: counts over many blocks, and verbs that wait for a disk.
 
 Called by the service's handlers. Bounded: what finds no room is refused at once.
 """
@@ -43,7 +43,7 @@ class Workers:
             loop.call_soon_threadsafe(_fail, future, error)
 
         if not self._worker.submit(work, failed=fail):
-            raise LimitError(f"{_WAITING_MAX} copies wait already; try later")
+            raise LimitError(f"{_WAITING_MAX} tasks wait for {self._worker.name} already; try later")
         return future
 
     async def run(self, task: Callable[[], T]) -> T:

@@ -22,6 +22,7 @@ from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, rows
 from tierstore.errors import VersionError
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service._pb.standard import health_pb2
+from tierstore.service.sessions import SessionLimits
 from tierstore.service.wire import METHODS, PROTOCOL
 
 BLOCKS = [block_hash(number) for number in range(6)]
@@ -68,6 +69,23 @@ def test_a_put_of_what_is_held_is_answered_without_its_bytes(serving: Serving) -
 
         assert visitor.put(nothing_but_the_beginning()).leading == 6
         endless.set()
+
+
+def test_a_put_that_trickles_is_cut_off(tmp_path: Path) -> None:
+    with served(tmp_path, limits=SessionLimits(lease_seconds=0.5)) as serving, stranger(serving.address) as visitor:
+        begin, ended = pb.PutBegin(scope=visitor.scope(), hashes=HASHES), threading.Event()
+
+        def drops() -> Iterator[pb.PutRequest]:
+            yield pb.PutRequest(begin=begin)
+            for _ in range(100):
+                ended.wait(0.05)
+                yield pb.PutRequest(data=b"x")
+
+        with pytest.raises(grpc.RpcError) as refused:
+            visitor.put(drops())
+        ended.set()
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "cut off" in str(refused.value.details())
 
 
 def test_messages_and_batches_beyond_the_limits_are_refused_before_memory_is_taken(serving: Serving) -> None:
