@@ -1,9 +1,9 @@
 """From (generation, block hash) to entry number. Pure numpy columns; called by the directory alone.
 
-A chained hash table of fixed capacity over packed 32-byte hashes. Batch look-ups are vectorised; the
-few keys that lie deep in a chain, and single insertions and removals, go through memoryviews, which are
-several times faster than indexing an array. All columns are zero-initialised so that memory is taken
-only where entries lie: chain links hold entry + 1, zero ends a chain.
+A chained hash table of fixed capacity over packed 32-byte hashes. Batch look-ups are vectorised, by `take`, which
+gathers rows of keys six times faster than indexing does. The few keys that lie deep in a chain, and single insertions
+and removals, go through memoryviews, which are several times faster than indexing an array. All columns are
+zero-initialised so that memory is taken only where entries lie: chain links hold entry + 1, zero ends a chain.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tierstore.types import Int32Array, UInt64Array
+    from tierstore.types import Int32Array, Int64Array, UInt64Array
 
 __all__ = ["HashIndex", "as_keys", "identity_prefixes"]
 
@@ -54,34 +54,34 @@ class HashIndex:
         """Bytes of all columns at full capacity."""
         return self._heads.nbytes + self._next.nbytes + self.keys.nbytes + self.generation.nbytes
 
-    def _buckets(self, generation: int | NDArray[np.uint32], keys: UInt64Array) -> UInt64Array:
+    def _buckets(self, generation: int | NDArray[np.uint32], keys: UInt64Array) -> Int64Array:
         mixed = keys[:, 0] ^ keys[:, 1] ^ keys[:, 2] ^ keys[:, 3]
         mixed ^= np.asarray(generation, np.uint64)
         mixed *= _SPREAD
         mixed >>= self._shift
-        return mixed
+        return mixed.view(np.int64)
 
     def find(self, generation: int, keys: UInt64Array) -> Int32Array:
         """Entries of uint64[n, 4] keys, -1 where a key is not held."""
         found = np.full(len(keys), -1, np.int32)
-        link = self._heads[self._buckets(generation, keys)]
+        link = self._heads.take(self._buckets(generation, keys))
         pending = link.nonzero()[0]
-        entry = link[pending] - 1
-        wanted = keys[pending]
+        entry = link.take(pending) - 1
+        wanted = keys.take(pending, axis=0)
         while len(pending) > _SCALAR_BELOW:
             same = self.hold(generation, wanted, entry)
             found[pending[same]] = entry[same]
-            link = self._next[entry]
+            link = self._next.take(entry)
             deeper = (~same & (link != 0)).nonzero()[0]
-            pending, wanted, entry = pending[deeper], wanted[deeper], link[deeper] - 1
+            pending, wanted, entry = pending.take(deeper), wanted.take(deeper, axis=0), link.take(deeper) - 1
         for position, first in zip(pending.tolist(), entry.tolist(), strict=True):
             found[position] = self._walk(generation, keys[position], first)
         return found
 
     def hold(self, generation: int, keys: UInt64Array, entries: Int32Array) -> NDArray[np.bool_]:
         """Which entries hold the key of the same place: four equal words are four bytes of one."""
-        same: NDArray[np.bool_] = (self.keys[entries] == keys).view(np.uint32)[:, 0] == _FOUR_TRUE
-        same &= self.generation[entries] == generation
+        same: NDArray[np.bool_] = (self.keys.take(entries, axis=0) == keys).view(np.uint32)[:, 0] == _FOUR_TRUE
+        same &= self.generation.take(entries) == generation
         return same
 
     def _walk(self, generation: int, key: UInt64Array, entry: int) -> int:
@@ -109,7 +109,7 @@ class HashIndex:
 
     def remove(self, entries: Int32Array) -> None:
         """Take held entries' keys out."""
-        buckets = self._buckets(self.generation[entries], self.keys[entries])
+        buckets = self._buckets(self.generation.take(entries), self.keys.take(entries, axis=0))
         heads, chain = self._heads_view, self._next_view
         for bucket, entry in zip(buckets.tolist(), entries.tolist(), strict=True):
             link = entry + 1
