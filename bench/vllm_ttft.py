@@ -31,7 +31,18 @@ from typing import Any
 
 import click
 
-from tests.vllm.engines import Answer, EngineError, EngineProcess, Nursery, interpreter, prompt, running, serving
+from tests.vllm.engines import (
+    PATIENCE_SECONDS,
+    Answer,
+    EngineError,
+    EngineProcess,
+    Nursery,
+    interpreter,
+    prompt,
+    running,
+    serving,
+)
+from tests.vllm.inside import SLOW
 from tierstore.benchmark.machine import describe_machine
 
 MODES = ("none", "local", "cold", "warm", "restart", "service", "native")
@@ -110,7 +121,7 @@ def measure(nursery: Nursery, folder: Path, options: Mapping[str, Any], prompts:
                 pair.measure("local", number, plain, tokens)
                 engine.reset()
                 pair.measure("warm", number, engine, tokens)
-        with running(nursery, connector=connector | {"lookup_seconds": 10}, **given) as engine:
+        with running(nursery, connector=connector | {"lookup_seconds": PATIENCE_SECONDS}, **given) as engine:
             for number, tokens in enumerate(prompts):
                 (Figures() if number not in counted else figures).measure("restart", number, engine, tokens)
         with serving(folder, host_size=options["host_size"]) as endpoint:
@@ -204,6 +215,7 @@ def main(
             "max_model_len": tokens + block_size,
             "max_num_batched_tokens": tokens + block_size,
             "block_size": block_size,
+            "slowness": SLOW if small else 1.0,
         }
         figures = measure(nursery, Path(name), {"engine": engine, "host_size": "2 GiB"}, prompts)
         match = None

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tests.vllm.inside import Inside
+from tests.vllm.inside import SLOW, Inside
 from tests.vllm.models import write_adapter, write_model
 from tierstore.errors import TierstoreError
 
@@ -49,11 +49,13 @@ class Engine(Inside):
         connector: dict[str, object] | None,
         publishes: bool = False,
         transfer: dict[str, object] | None = None,
+        slowness: float = SLOW,
         **options: Any,
     ) -> int:
         """Start an engine on a model that is written where it is not there yet; returns its number of blocks.
 
-        With `transfer` it has that connector instead of ours.
+        With `transfer` it has that connector instead of ours. With this `slowness`, of which `seem` tells, whatever the
+        store holds is loaded, however busy the machine is.
         """
         write_model(model, **shape)
         from vllm import LLM
@@ -73,6 +75,8 @@ class Engine(Inside):
         self._llm = LLM(
             model=model, skip_tokenizer_init=True, enforce_eager=True, disable_log_stats=False, seed=0, **options
         )
+        if connector is not None:
+            self.seem(slowness=slowness)
         return int(self._scheduler.kv_cache_config.num_blocks)
 
     def generate(

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 __all__ = [
+    "PATIENCE_SECONDS",
     "Answer",
     "EngineError",
     "EngineProcess",
@@ -25,6 +27,7 @@ __all__ = [
     "Service",
     "alike",
     "answers",
+    "attempts",
     "interpreter",
     "prompt",
     "running",
@@ -34,6 +37,9 @@ __all__ = [
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = "PYTHON_WITH_VLLM"
+PATIENCE_SECONDS = 120
+"""Longer than anything takes that comes about in the end: it bounds what is waited for and decides nothing."""
+
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
@@ -197,6 +203,14 @@ def running(nursery: Nursery, **options: Any) -> Iterator[EngineProcess]:
     with running_bare(nursery) as engine:
         engine.ask("start", **options)
         yield engine
+
+
+def attempts(failing: str) -> Iterator[None]:
+    """Turns at what comes about by itself, for as long as it may take; AssertionError once it never will."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until:
+        yield
+    raise AssertionError(f"for {PATIENCE_SECONDS} s {failing}")
 
 
 def answers(rows: object) -> list[Answer]:

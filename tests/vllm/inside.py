@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Inside"]
+__all__ = ["FAST", "SLOW", "Inside"]
+
+SLOW, FAST = 1e6, 1e-6
+"""Engines to which loading is always worth it, and never: see `Inside.seem`. No machine is so fast or so busy."""
 
 
 class Inside:
@@ -97,6 +100,10 @@ class Inside:
             block_hasher=self._llm.llm_engine.engine_core.engine_core.request_block_hasher,
         )
 
+    def seem(self, *, slowness: float) -> None:
+        """Have the connector measure that the engine computes so many times slower than it does."""
+        self._scheduler.connector.scheduler._stopwatch._clock = lambda: slowness * time.monotonic()
+
     def match_seconds(self, *, tokens: int, indexed: int, rounds: int) -> list[float]:
         """How long the scheduler waits for an answer about a prompt, with so many other blocks known to the store."""
         half = self._scheduler.connector.scheduler
@@ -115,6 +122,15 @@ class Inside:
             seconds.append(time.perf_counter() - begun)
             assert found == tokens, f"{found} of {tokens} tokens are promised"
         half.remove_request(request, ([],))
+        return seconds
+
+    def hash_seconds(self, *, tokens: int, rounds: int) -> list[float]:
+        """How long the engine takes to hash the blocks of a prompt, which it does before it asks anybody about them."""
+        prompt, seconds = [3 + token % 500 for token in range(tokens)], []
+        for _round in range(rounds):
+            begun = time.perf_counter()
+            self._request(prompt)
+            seconds.append(time.perf_counter() - begun)
         return seconds
 
     def free_blocks(self) -> int:

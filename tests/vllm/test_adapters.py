@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.engines import Answer, EngineProcess, Nursery, alike, prompt, running
+from tests.vllm.engines import PATIENCE_SECONDS, Answer, EngineProcess, Nursery, alike, prompt, running
 
 PROMPTS = [prompt(name, 200) for name in range(3)]
 OPTIONS: dict[str, Any] = {
@@ -60,7 +60,7 @@ def test_an_adapter_whose_weights_have_changed_finds_nothing_of_the_old_ones(
     nursery: Nursery, models: Path, tmp_path: Path
 ) -> None:
     ssd = {"ssd_dir": str(tmp_path / "kv"), "ssd_size": "64 MiB", "ssd_file_size": "4 MiB", "ssd_free_floor": "1 MiB"}
-    connector = {"host_size": "64 MiB", "lookup_seconds": 10, **ssd}
+    connector = {"host_size": "64 MiB", "lookup_seconds": PATIENCE_SECONDS, **ssd}
     adapter = ("mine", 1, tmp_path / "mine")
     for seed, spared_tokens in ((0, 0), (1, 0), (1, 3 * 192)):
         with running(nursery, model=str(models / "tiny"), connector=connector, **OPTIONS) as engine:

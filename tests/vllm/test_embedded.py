@@ -109,11 +109,16 @@ def test_vllm_exports_what_the_connector_counts(engine: EngineProcess) -> None:
 
 
 def test_the_scheduler_has_its_answer_at_once(nursery: Nursery, models: Path) -> None:
-    """512 blocks beside 200 000 others; blocks are small so that all of them are in memory."""
+    """512 blocks beside 200 000 others, in a quarter of what vLLM takes to hash them, or all of it on a bad day.
+
+    Blocks are small so that all of them are in memory.
+    """
     shape = {"layers": 1, "heads": 1, "kv_heads": 1, "head_size": 32, "max_position_embeddings": 32768}
     options = OPTIONS | {"shape": shape, "max_model_len": 32 * 512 + 32}
     connector = {"host_size": "2 GiB"}
     with running(nursery, model=str(models / "thin"), connector=connector, **options) as engine:
-        seconds = engine.ask("match_seconds", tokens=32 * 512, indexed=200_000, rounds=300)
-        assert isinstance(seconds, list)
-        assert statistics.median(seconds) <= 1e-3
+        answering = engine.ask("match_seconds", tokens=32 * 512, indexed=200_000, rounds=300)
+        hashing = engine.ask("hash_seconds", tokens=32 * 512, rounds=30)
+        assert isinstance(answering, list)
+        assert isinstance(hashing, list)
+        assert statistics.median(answering) <= statistics.median(hashing)

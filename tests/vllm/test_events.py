@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.engines import EngineProcess, Nursery, prompt, running
+from tests.vllm.engines import EngineProcess, Nursery, attempts, prompt, running
 from tierstore.advice import Place
 
 BLOCK_TOKENS = 32
 PROMPTS = [prompt(name, 200) for name in range(8)]
 OPTIONS: dict[str, Any] = {"dtype": "float32", "max_model_len": 512, "block_size": BLOCK_TOKENS, "shape": {}}
 MEDIUMS = {Place.HOST: "CPU", Place.SSD: "STORAGE"}
-REQUESTS_MAX = 40
 
 
 class Router:
@@ -33,7 +32,7 @@ class Router:
 
     def follow(self, until: Callable[[], bool] = lambda: True) -> None:
         """Take in what is published while requests run that are too short for a block."""
-        for _request in range(REQUESTS_MAX):
+        for _request in attempts("the events do not say what the store has"):
             self._engine.generate([[5, 6, 7]])
             self._take()
             if until():
@@ -85,7 +84,6 @@ def test_a_router_knows_where_every_block_is(ssd: bool, nursery: Nursery, models
             engine.generate([own], max_tokens=1)
             router.follow()
         router.follow(until=lambda: router.known == router.truth())
-        assert router.known == router.truth()
         assert set(router.known.values()) == ({"CPU", "STORAGE"} if ssd else {"CPU"})
         assert len(router.known) < len(router.stored) or ssd, "some blocks have gone, and that was told"
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.engines import Answer, Nursery, prompt, running
+from tests.vllm.engines import PATIENCE_SECONDS, Answer, Nursery, prompt, running
+from tests.vllm.inside import FAST, SLOW
 
 PROMPTS = [prompt(name, 200) for name in range(7)]
 OPTIONS: dict[str, Any] = {"dtype": "float32", "max_model_len": 512, "block_size": 32, "shape": {}}
@@ -20,7 +21,8 @@ TINY_POOL = "4 MiB"
 
 
 def connector(folder: Path, **more: object) -> dict[str, object]:
-    return {"host_size": "64 MiB", "ssd_dir": str(folder), "ssd_size": "64 MiB", **SMALL_SSD, **more}
+    given = {"host_size": "64 MiB", "lookup_seconds": PATIENCE_SECONDS, **SMALL_SSD}
+    return {**given, "ssd_dir": str(folder), "ssd_size": "64 MiB", **more}
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +37,7 @@ def kept(nursery: Nursery, models: Path, tmp_path_factory: pytest.TempPathFactor
 
 def test_another_process_finds_every_block(kept: tuple[Path, list[Answer]], nursery: Nursery, models: Path) -> None:
     folder, expected = kept
-    patient = connector(folder, lookup_seconds=10)
-    with running(nursery, model=str(models / "tiny"), connector=patient, **OPTIONS) as engine:
+    with running(nursery, model=str(models / "tiny"), connector=connector(folder), **OPTIONS) as engine:
         assert engine.generate(PROMPTS) == expected
         assert engine.hits() == (0, 7 * 192)
 
@@ -46,7 +47,7 @@ def test_blocks_come_from_ssd_through_a_tiny_pool(
 ) -> None:
     folder, expected = kept
     shutil.copytree(folder, tmp_path / "kv")
-    tiny = connector(tmp_path / "kv", host_size=TINY_POOL, lookup_seconds=10)
+    tiny = connector(tmp_path / "kv", host_size=TINY_POOL)
     with running(nursery, model=str(models / "tiny"), connector=tiny, **OPTIONS) as engine:
         for own, answer in zip(PROMPTS, expected, strict=True):
             assert engine.generate([own]) == [answer]
@@ -58,12 +59,19 @@ def test_what_is_computed_faster_than_it_is_read_is_computed(
 ) -> None:
     folder, expected = kept
     shutil.copytree(folder, tmp_path / "kv")
-    fast = connector(tmp_path / "kv", lookup_seconds=10, prefill_tokens_per_second=1 << 30)
-    with running(nursery, model=str(models / "tiny"), connector=fast, **OPTIONS) as engine:
-        assert engine.generate(PROMPTS[:1]) == expected[:1]
-        assert engine.hits() == (0, 0)
-        assert engine.generate(PROMPTS[1:2]) == expected[1:2]
-        assert engine.hits() == (0, 192), "by then it has been measured what computing takes"
+    slow = connector(tmp_path / "kv", prefill_tokens_per_second=1)
+    with running(nursery, model=str(models / "tiny"), connector=slow, **OPTIONS) as engine:
+
+        def spared(number: int) -> tuple[int, int]:
+            assert engine.generate([PROMPTS[number]]) == [expected[number]]
+            return engine.hits()
+
+        assert spared(0) == (0, 192), "as it was told"
+        for number, slowness, hits in ((1, FAST, (0, 0)), (2, SLOW, (0, 192))):
+            engine.ask("seem", slowness=slowness)
+            engine.generate([prompt(50 + number, 200)])
+            assert engine.hits() == (0, 0), "nobody has kept it, so that computing is measured"
+            assert spared(number) == hits, "as it was measured since"
 
 
 def test_a_store_that_is_slower_than_computing_costs_next_to_nothing(
@@ -73,17 +81,18 @@ def test_a_store_that_is_slower_than_computing_costs_next_to_nothing(
     shutil.copytree(kept[0], tmp_path / "kv")
     slow = connector(tmp_path / "kv", prefill_tokens_per_second=1 << 30)
     long = OPTIONS | {"max_model_len": 2048}
-    own = [[*tokens, *prompt(300 + name, 1000)] for name, tokens in enumerate(PROMPTS)]
+    own = [[*tokens, *prompt(300 + name, 1000)] for name, tokens in enumerate(3 * PROMPTS)]
     ratios = []
     with (
         running(nursery, model=str(models / "tiny"), connector=None, **long) as plain,
-        running(nursery, model=str(models / "tiny"), connector=slow, **long) as engine,
+        running(nursery, model=str(models / "tiny"), connector=slow, slowness=FAST, **long) as engine,
     ):
         for given in own:
             without, with_store = (one.ask("first_token", prompt=given) for one in (plain, engine))
             assert isinstance(without, dict)
             assert isinstance(with_store, dict)
             assert with_store["tokens"] == without["tokens"]
+            assert engine.hits()[1] == 0, "not even the kept head is worth it"
             ratios.append(with_store["cpu_seconds"] / without["cpu_seconds"])
     assert statistics.median(ratios) <= 1.10, ratios
 
@@ -115,8 +124,7 @@ def test_damaged_blocks_are_computed_again(
     assert files
     for path in files:
         damage(path)
-    patient = connector(tmp_path / "kv", lookup_seconds=1)
-    with running(nursery, model=str(models / "tiny"), connector=patient, **OPTIONS) as engine:
+    with running(nursery, model=str(models / "tiny"), connector=connector(tmp_path / "kv"), **OPTIONS) as engine:
         assert engine.generate(PROMPTS) == expected
         assert engine.hits()[1] < 7 * 192
         engine.reset()
@@ -140,7 +148,7 @@ def test_nothing_is_shared_with_another(
 ) -> None:
     shutil.copytree(kept[0], tmp_path / "kv")
     other = dict(OTHERS[name])
-    given = connector(tmp_path / "kv", lookup_seconds=1) | other.pop("connector", {})
+    given = connector(tmp_path / "kv") | other.pop("connector", {})
     options = OPTIONS | {"model": str(models / other.pop("model", "tiny"))} | other
     with running(nursery, connector=given, **options) as engine:
         first = engine.generate(PROMPTS[:2])

@@ -11,12 +11,21 @@ from typing import Any
 
 import pytest
 
-from tests.payload import TIMEOUT_SECONDS
-from tests.vllm.engines import EngineProcess, Nursery, Service, alike, answers, prompt, running, serving
+from tests.vllm.engines import (
+    PATIENCE_SECONDS,
+    EngineProcess,
+    Nursery,
+    Service,
+    alike,
+    answers,
+    attempts,
+    prompt,
+    running,
+    serving,
+)
 from tierstore.client import Client
 
 PROMPTS = [prompt(name, 200) for name in range(4)]
-ROUNDS_MAX = 50
 OPTIONS: dict[str, Any] = {"dtype": "float32", "max_model_len": 1024, "block_size": 32, "shape": {}}
 
 
@@ -29,11 +38,20 @@ def folder() -> Iterator[Path]:
 
 
 def through(endpoint: str) -> dict[str, object]:
-    return {"mode": "service", "endpoint": endpoint, "lookup_seconds": 10}
+    return {"mode": "service", "endpoint": endpoint, "lookup_seconds": PATIENCE_SECONDS}
 
 
 def connected(engine: EngineProcess) -> None:
     assert engine.ask("connected") is True
+
+
+def attached(endpoint: str, *, sessions: int) -> None:
+    """Wait until so many processes map the service's pool: each worker, and the scheduler's where it has none."""
+    with Client(endpoint, attach=False) as client:
+        assert client.wait(PATIENCE_SECONDS)
+        for _attempt in attempts("some are missing"):
+            if client.metrics()['tierstore_service_sessions{pool="attached"}'] >= sessions:
+                break
 
 
 def test_two_engines_share_what_either_has_saved(nursery: Nursery, models: Path, folder: Path) -> None:
@@ -88,20 +106,19 @@ def test_a_service_that_is_killed_and_started_anew_in_the_middle_of_a_run_costs_
         connected(engine)
         engine.begin("generate", prompts=prompts)
         with Client(service.endpoint, attach=False) as client:
-            assert client.wait(TIMEOUT_SECONDS)
+            assert client.wait(PATIENCE_SECONDS)
             while client.metrics()['tierstore_request_blocks_total{verb="put",outcome="ok"}'] < 40:
                 pass
         service.kill()
         service = Service(folder, **kept)
         assert alike(answers(engine.end()), expected)
-        for _round in range(ROUNDS_MAX):  # for a while after a failure nobody is asked
+        for _attempt in attempts("nothing is loaded any more"):  # for a while after a failure nobody is asked
             engine.reset()
             connected(engine)
             engine.hits()
             assert alike(engine.generate(prompts[:8]), expected[:8])
             if engine.hits()[1] > 0:
-                return
-        pytest.fail("nothing is loaded any more")
+                break
 
 
 def test_an_engine_that_finds_no_service_computes(nursery: Nursery, models: Path, folder: Path) -> None:
@@ -123,7 +140,7 @@ def test_two_workers_answer_the_same_where_requests_are_preempted(nursery: Nurse
         serving(folder, host_size="64 MiB") as endpoint,
         running(nursery, model=str(models / "tiny"), connector=through(endpoint), **few) as engine,
     ):
-        connected(engine)
+        attached(endpoint, sessions=3)
         assert alike(engine.generate(prompts, max_tokens=80), expected)
         assert engine.ask("preemptions") != 0
         engine.ask("settle")
@@ -140,20 +157,18 @@ def test_workers_of_one_engine_share_a_store_that_it_holds_itself(
     nursery: Nursery, models: Path, tmp_path: Path
 ) -> None:
     ssd = {"ssd_dir": str(tmp_path / "kv"), "ssd_size": "64 MiB", "ssd_file_size": "4 MiB", "ssd_free_floor": "1 MiB"}
-    given = {"host_size": "64 MiB", "lookup_seconds": 10, **ssd}
+    given = {"host_size": "64 MiB", "lookup_seconds": PATIENCE_SECONDS, **ssd}
     options = OPTIONS | {"tensor_parallel_size": 2}
     with running(nursery, model=str(models / "tiny"), connector=given, **options) as engine:
         engine.ask("workers_connected", number=2)
         expected = engine.generate(PROMPTS)
-        for _round in range(ROUNDS_MAX):  # workers that came before the store ask it again after a while
+        for _attempt in attempts("not all is loaded"):  # workers that came before the store ask it again after a while
             engine.ask("settle")
             engine.reset()
             engine.hits()
             assert alike(engine.generate(PROMPTS), expected)
             if engine.hits() == (0, 4 * 192):
                 break
-        else:
-            pytest.fail("nothing is loaded")
     with running(nursery, model=str(models / "tiny"), connector=given, **options) as engine:
         engine.ask("workers_connected", number=2)
         assert alike(engine.generate(PROMPTS), expected)
@@ -164,7 +179,7 @@ def test_two_workers_each_keep_their_share_of_a_block(nursery: Nursery, models: 
     with serving(folder, host_size="64 MiB") as endpoint:
         options = OPTIONS | {"tensor_parallel_size": 2}
         with running(nursery, model=str(models / "tiny"), connector=through(endpoint), **options) as engine:
-            connected(engine)
+            attached(endpoint, sessions=3)
             expected = engine.generate(PROMPTS)
             engine.ask("settle")
             engine.reset()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.engines import Answer, EngineError, EngineProcess, Nursery, alike, prompt, running
+from tests.vllm.engines import PATIENCE_SECONDS, Answer, EngineError, EngineProcess, Nursery, alike, prompt, running
 
 BLOCK_TOKENS = 32
 WINDOW = 80
@@ -76,7 +76,7 @@ def test_a_new_process_reads_the_windows_that_it_needs(
     model: dict[str, Any], expected: list[Answer], nursery: Nursery, tmp_path: Path
 ) -> None:
     ssd = {"ssd_dir": str(tmp_path / "kv"), "ssd_size": "64 MiB", "ssd_file_size": "4 MiB", "ssd_free_floor": "1 MiB"}
-    given = {"host_size": "64 MiB", "lookup_seconds": 10, **ssd}
+    given = {"host_size": "64 MiB", "lookup_seconds": PATIENCE_SECONDS, **ssd}
     with running(nursery, connector=given, **model) as engine:
         assert engine.generate(PROMPTS) == expected
     with running(nursery, connector=given, **model) as engine:
