@@ -1,6 +1,7 @@
-"""Finds which way of copying is fastest on a GPU, by direction and size of rows. Takes about a second, once a process.
+"""Finds which way of copying is fastest on a GPU, by direction and size of rows. Takes about a second.
 
-Called by the CUDA device when a store starts, and by the benchmarks, which show the rates. Copies between memory of
+Called by the CUDA device when a store starts and `tierstore.device.calibration_cache` keeps nothing for it, and by the
+benchmarks, which show the rates. Copies between memory of
 its own: no engine's cache and no pool is touched.
 """
 

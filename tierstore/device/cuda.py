@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from tierstore.device.calibration_cache import calibrated
 from tierstore.device.cuda_device import CudaDevice
 from tierstore.device.cuda_runtime import THREADS, GpuFacts
 from tierstore.device.cuda_stream import AdoptedEvent
@@ -47,7 +48,7 @@ def open_device() -> CudaDevice:
     Raises:
         NoDeviceError: There is no GPU, no driver, or one too old; or torch or cupy cannot use it.
     """
-    return CudaDevice(open_runtime())
+    return CudaDevice(open_runtime(), measure=calibrated)
 
 
 def open_runtime() -> CupyRuntime:

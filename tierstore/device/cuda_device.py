@@ -43,15 +43,22 @@ class CudaDevice:
 
     Args:
         runtime: Of the GPU.
-        choices: What to copy with; None measures when the first pool is pinned, which takes about a second.
+        choices: What to copy with; None measures when the first pool is pinned.
+        measure: How; takes about a second.
     """
 
     name = "cuda"
 
-    def __init__(self, runtime: CudaRuntime, choices: Choices | None = None) -> None:
+    def __init__(
+        self,
+        runtime: CudaRuntime,
+        choices: Choices | None = None,
+        measure: Callable[[CudaRuntime], Choices] = calibrate,
+    ) -> None:
         self.memory = runtime.facts.memory
         self._runtime = runtime
         self._choices = choices
+        self._measure = measure
         self._pinned: dict[int, PinnedMemory] = {}
         self._own: set[int] = set()
         self._making = threading.Lock()
@@ -69,7 +76,7 @@ class CudaDevice:
         pinned = PinnedMemory(self._runtime, buffer)
         self._pinned[pinned.address] = pinned
         if pinned.nbytes and self._choices is None:
-            self._choices = calibrate(self._runtime)
+            self._choices = self._measure(self._runtime)
         return partial(self._unpin, pinned)
 
     @property
