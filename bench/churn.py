@@ -74,7 +74,7 @@ def churn(folder: Path, seconds: float, seed: int, say: Callable[[str], None]) -
 def _serving(folder: Path, address: str) -> Iterator[int]:
     """A service with a small pool and a small SSD; its pid. Told to end afterwards, which must go well."""
     settings = [f"--ssd.dir={folder / 'ssd'}", "--ssd.size=48 MiB", "--ssd.file_size=2 MiB", "--ssd.free_floor=64 MiB"]
-    command = [sys.executable, "-m", "tierstore.cli.main", "serve", f"--listen={address}", "--host.size=16 MiB"]
+    command = [sys.executable, "-m", "tierstore", "serve", f"--listen={address}", "--host.size=16 MiB"]
     with (folder / "service.log").open("wb") as said, subprocess.Popen([*command, *settings], stderr=said) as process:
         try:
             yield process.pid

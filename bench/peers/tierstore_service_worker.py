@@ -87,7 +87,7 @@ def command_of(address: str, *, data_nbytes: int) -> list[str]:
         "host.populate": "true",
     }
     options = [f"--{key}={value}" for key, value in settings.items()]
-    return [sys.executable, "-m", "tierstore.cli.main", "serve", *options]
+    return [sys.executable, "-m", "tierstore", "serve", *options]
 
 
 if __name__ == "__main__":

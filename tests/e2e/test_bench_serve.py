@@ -33,7 +33,7 @@ CALLS = ["control.acquire", "control.acquire_release", "control.lookup"]
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tierstore.cli.main", "bench", *options]
+    command = [sys.executable, "-m", "tierstore", "bench", *options]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
 
 

@@ -26,7 +26,7 @@ SMALL_BENCH += ("--ssd-size", "512 MiB", "--seconds", "0.3", "--threads", "2")
 def run(*arguments: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("TIERSTORE_", "TMPDIR"))}
     return subprocess.run(
-        [sys.executable, "-m", "tierstore.cli.main", *map(str, arguments)],
+        [sys.executable, "-m", "tierstore", *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,

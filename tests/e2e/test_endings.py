@@ -63,7 +63,7 @@ def test_an_embedded_store_leaves_no_region_and_no_file_of_passage(tmp_path: Pat
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_is_stopped_leaves_no_region_and_no_file(tmp_path: Path, ending: signal.Signals) -> None:
-    command = [sys.executable, "-m", "tierstore.cli.main", *SMALL_BENCH, "--ssd-dir", str(tmp_path), "--seconds", "60"]
+    command = [sys.executable, "-m", "tierstore", *SMALL_BENCH, "--ssd-dir", str(tmp_path), "--seconds", "60"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not (pools := pools_of(process.pid)):

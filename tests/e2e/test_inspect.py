@@ -35,7 +35,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def inspect(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tierstore.cli.main", "inspect", *map(str, arguments)],
+        [sys.executable, "-m", "tierstore", "inspect", *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],

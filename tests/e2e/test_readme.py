@@ -44,7 +44,7 @@ def test_every_command_that_a_page_names_exists() -> None:
     named = sorted(set(re.findall(r"(?:`|bin/)tierstore ([a-z]+)", text)))
     assert "bench" in named
     for command in named:
-        ran = subprocess.run([sys.executable, "-m", "tierstore.cli.main", command, "--help"], capture_output=True)
+        ran = subprocess.run([sys.executable, "-m", "tierstore", command, "--help"], capture_output=True)
         assert ran.returncode == 0, f"tierstore {command}: {ran.stderr.decode()}"
 
 

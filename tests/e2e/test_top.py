@@ -18,7 +18,7 @@ from tests.made_up_status import made_up
 from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, rows, small_store
 from tierstore.cli.top_frame import frame, sparkline
 
-COMMAND = (sys.executable, "-m", "tierstore.cli.main", "top")
+COMMAND = (sys.executable, "-m", "tierstore", "top")
 ENTER_SCREEN, LEAVE_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
 
 

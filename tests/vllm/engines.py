@@ -229,7 +229,7 @@ class Service:
     def __init__(self, folder: Path, **settings: object) -> None:
         self.endpoint = f"unix:{folder}/service.sock"
         given = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-        command = [sys.executable, "-m", "tierstore.cli.main", "serve", "--listen", self.endpoint, *given]
+        command = [sys.executable, "-m", "tierstore", "serve", "--listen", self.endpoint, *given]
         self._process = subprocess.Popen(command, cwd=folder)
 
     def kill(self) -> None:

@@ -54,9 +54,7 @@ def serving(plan: ServePlan) -> Iterator[Served]:
     }
     options = [f"--{key}={value}" for key, value in settings.items()]
     with ExitStack() as stack:
-        pid = stack.enter_context(
-            _process(["-m", "tierstore.cli.main", "serve", *options], plan.folder / "service.log")
-        )
+        pid = stack.enter_context(_process(["-m", "tierstore", "serve", *options], plan.folder / "service.log"))
         stack.enter_context(_process(["-m", "tierstore.service.bare", bare_address], plan.folder / "bare.log"))
         bare = stack.enter_context(closing(BareClient(bare_address)))
         bare.wait(_START_SECONDS)

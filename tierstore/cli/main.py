@@ -60,7 +60,3 @@ def main() -> None:
     except TierstoreError as error:
         click.echo(f"tierstore: {' '.join(str(error).split())}", err=True)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

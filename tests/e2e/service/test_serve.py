@@ -58,7 +58,7 @@ class Served:
 def serve(folder: Path, *arguments: str) -> Iterator[Served]:
     """`tierstore serve` over a folder, on a socket there; killed at the end if it still lives."""
     address = f"unix:{folder / 'service.sock'}"
-    command = [sys.executable, "-W", "error", "-m", "tierstore.cli.main", "serve", f"--ssd.dir={folder / 'ssd'}"]
+    command = [sys.executable, "-W", "error", "-m", "tierstore", "serve", f"--ssd.dir={folder / 'ssd'}"]
     with subprocess.Popen(
         [*command, f"--listen={address}", *SETTINGS, *arguments], stderr=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
@@ -192,7 +192,7 @@ def test_the_pool_is_handed_out_again_once_there_are_descriptors_to_spare(tmp_pa
 
 def test_a_live_services_socket_is_not_taken_from_it(tmp_path: Path) -> None:
     with serve(tmp_path) as served:
-        command = [sys.executable, "-m", "tierstore.cli.main", "serve", "--listen", served.address, "--host-size=1 MiB"]
+        command = [sys.executable, "-m", "tierstore", "serve", "--listen", served.address, "--host-size=1 MiB"]
         other = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
         assert (other.returncode, "a live server listens" in other.stderr) == (2, True)
         with patient(served.address) as client:
@@ -209,7 +209,7 @@ def test_a_live_services_socket_is_not_taken_from_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_served_is_said_in_one_line(arguments: list[str], words: str) -> None:
-    command = [sys.executable, "-m", "tierstore.cli.main", "serve", "--host-size=1 MiB", *arguments]
+    command = [sys.executable, "-m", "tierstore", "serve", "--host-size=1 MiB", *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert (ran.returncode, ran.stdout) == (2, "")
     last = ran.stderr.splitlines()[-1]
@@ -218,7 +218,7 @@ def test_what_cannot_be_served_is_said_in_one_line(arguments: list[str], words: 
 
 
 def test_an_option_without_its_value_is_refused() -> None:
-    command = [sys.executable, "-m", "tierstore.cli.main", "serve", "--ssd-size"]
+    command = [sys.executable, "-m", "tierstore", "serve", "--ssd-size"]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert (ran.returncode, "'--ssd-size' requires an argument" in ran.stderr) == (2, True)
 
@@ -226,7 +226,7 @@ def test_an_option_without_its_value_is_refused() -> None:
 def test_every_value_is_printed_with_its_source(tmp_path: Path) -> None:
     file = tmp_path / "tierstore.toml"
     file.write_text('[ssd]\nread_threads = 7\n[service]\nlisten = "unix:/run/a.sock"\n', "utf-8")
-    command = [sys.executable, "-m", "tierstore.cli.main", "serve", f"--config={file}", "--print-config"]
+    command = [sys.executable, "-m", "tierstore", "serve", f"--config={file}", "--print-config"]
     ran = subprocess.run(
         [*command, "--ssd.read_threads=9", "--insecure"], capture_output=True, text=True, cwd=ROOT, check=True
     )
