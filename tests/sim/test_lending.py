@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tierstore.metrics import Metric
 from tierstore.testing.engine_world import EngineWorld, chain
-from tierstore.types import CopyJob, Outcome, Presence, TierName
+from tierstore.types import PAGE_NBYTES, CopyJob, Outcome, Presence, TierName
 
 POOL_BLOCKS = 32
 LENT_BLOCKS = POOL_BLOCKS // 2
@@ -12,6 +13,11 @@ LENT_BLOCKS = POOL_BLOCKS // 2
 def lent(world: EngineWorld) -> int:
     """Blocks that borrowers have in their hands."""
     return sum(len(job) for job in world.lend.jobs if isinstance(job, CopyJob))
+
+
+def lent_nbytes(world: EngineWorld) -> float:
+    """What counts as lent of the pool."""
+    return world.metrics.value(Metric.HOST_LENT_BYTES)
 
 
 def test_leased_blocks_are_not_evicted() -> None:
@@ -34,15 +40,57 @@ def test_no_more_than_half_of_the_pool_is_lent() -> None:
     world = EngineWorld(ssd=False)
     blocks = chain("blocks", POOL_BLOCKS)
     world.keep_in_host(blocks)
-    first, second = world.acquire(blocks), world.acquire(blocks)
+    first, second = world.acquire(blocks), world.acquire(blocks[LENT_BLOCKS:])
     assert lent(world) == LENT_BLOCKS
-    assert second.result(0).outcomes == [Outcome.REJECTED] * POOL_BLOCKS
+    assert second.result(0).outcomes == [Outcome.REJECTED] * LENT_BLOCKS
     world.lend.end()
     assert first.result(0).outcomes == [Outcome.OK] * LENT_BLOCKS + [Outcome.REJECTED] * LENT_BLOCKS
     third = world.acquire(blocks)
     assert lent(world) == LENT_BLOCKS
     world.lend.end()
     assert third.done()
+    world.check_idle()
+
+
+def test_a_block_that_is_lent_to_many_counts_once() -> None:
+    world = EngineWorld(ssd=False)
+    blocks = chain("blocks", LENT_BLOCKS + 1)
+    world.keep_in_host(blocks)
+    leases = [world.acquire(blocks) for _ in range(POOL_BLOCKS)]
+    assert lent(world) == POOL_BLOCKS * LENT_BLOCKS
+    assert lent_nbytes(world) == LENT_BLOCKS * PAGE_NBYTES
+    other = world.reserve(chain("other", 1))
+    assert other.result(0).outcomes == [Outcome.REJECTED]
+    for _ in leases:
+        world.lend.end()
+    assert [lease.result(0).leading for lease in leases] == [LENT_BLOCKS] * POOL_BLOCKS
+    assert lent_nbytes(world) == 0
+    world.check_idle()
+
+
+def test_a_block_that_is_lent_to_many_counts_until_the_last_has_given_it_back() -> None:
+    world = EngineWorld(ssd=False)
+    blocks = chain("blocks", LENT_BLOCKS)
+    world.keep_in_host(blocks)
+    leases = [world.acquire(blocks[:few]) for few in (4, LENT_BLOCKS)]
+    world.lend.end()
+    assert [lease.done() for lease in leases] == [True, False]
+    assert lent_nbytes(world) == LENT_BLOCKS * PAGE_NBYTES
+    world.lend.end()
+    assert lent_nbytes(world) == 0
+    world.check_idle()
+
+
+def test_a_lease_that_waits_for_a_reservation_adds_nothing_to_what_is_lent() -> None:
+    world = EngineWorld(ssd=False)
+    blocks = chain("blocks", LENT_BLOCKS)
+    reservation, lease = world.reserve(blocks), world.acquire(blocks)
+    assert lent_nbytes(world) == LENT_BLOCKS * PAGE_NBYTES
+    world.lend.end()
+    assert reservation.result(0).ok
+    assert (lent(world), lent_nbytes(world)) == (LENT_BLOCKS, LENT_BLOCKS * PAGE_NBYTES)
+    world.lend.end()
+    assert lease.result(0).ok
     world.check_idle()
 
 

@@ -1,8 +1,9 @@
 """How much of the host pool is in borrowers' hands. Pure; called by the planner.
 
 Others copy from and to their slots by themselves, and may take their time: what they hold can neither be evicted
-nor moved. So no more than a share of the pool is lent, and beyond it a request is cut short at once. And nobody waits
-for what a borrower was to fill once he has taken too long: see `withdrawn`.
+nor moved. So no more than a share of the pool is lent, and beyond it a request is cut short at once. A slot that is
+lent to many counts once: what all of them want costs the pool no more than what one wants. And nobody waits for what a
+borrower was to fill once he has taken too long: see `withdrawn`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request, RequestTable
     from tierstore.control.upkeep import Upkeep
-    from tierstore.types import Plan
+    from tierstore.types import Int32Array, Plan
 
 __all__ = ["Lending"]
 
@@ -32,29 +33,42 @@ class Lending:
         upkeep: Makes blocks unknown.
 
     Attributes:
-        lent_nbytes: Of slots that requests hold or may still take.
+        lent_nbytes: Of slots that requests hold or may still take, each counted once.
     """
 
     def __init__(self, mind: Mind, upkeep: Upkeep) -> None:
         self._mind = mind
         self._upkeep = upkeep
         self._limit_nbytes = mind.host.pool_nbytes // 2
+        self._num_loans = np.zeros(mind.directory.capacity, np.int32)  # these two by entry, taken as they are lent
+        self._num_pages = np.zeros(mind.directory.capacity, np.int32)
         self.lent_nbytes = 0
 
-    def open(self, request: Request) -> None:
-        """A request is to be lent slots for all of its blocks: for the first that may be; REJECTED for the others."""
-        room = (self._limit_nbytes - self.lent_nbytes) // _slot_nbytes(request)
-        request.far = TierName.BORROWER
-        request.stop = min(request.stop, max(0, room))
-        request.outcomes[request.stop :] = Outcome.REJECTED
-        self._hold(request, request.stop * _slot_nbytes(request))
+    def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
+        """Plan blocks [request.opened, hi) of a request whose caller copies by himself, as far as slots may be lent.
+
+        REJECTED for what lies behind.
+        """
+        lo, fills = request.opened, request.story.verb == "put"
+        entries = self._mind.directory.find(request.life.number, request.keys[lo:hi])
+        absent = self._mind.in_host(entries) == State.ABSENT
+        new = absent if fills else (entries < 0) | (self._num_loans.take(entries, mode="clip") == 0)
+        room = max(0, self._limit_nbytes - self.lent_nbytes) // _slot_nbytes(request)
+        fits = int(np.searchsorted(np.cumsum(new), room, side="right"))
+        if fits < len(new):
+            request.stop = hi = lo + fits
+            request.outcomes[hi:] = Outcome.REJECTED
+        num_filled = request.frontier
+        request.story.open(request, hi, plan, now)
+        filled = lo + absent.nonzero()[0][: request.frontier - num_filled]
+        self._lend(request, request.entries[filled if fills else slice(lo, request.opened)])
 
     def handed(self, plan: Plan, requests: RequestTable) -> None:
         """Some were lent so many slots and take no more."""
         for request_id, num_blocks in plan.handed:
             request = requests.get(request_id)
-            if request is not None and request.lent_nbytes:
-                self._hold(request, min(request.lent_nbytes, num_blocks * _slot_nbytes(request)))
+            if request is not None and len(request.lent) > num_blocks:
+                self._give_back(request, num_blocks)
 
     def withdrawn(self, request: Request, plan: Plan, now: float) -> None:
         """What its borrower was to fill is unknown from now on, and who waited for that goes without.
@@ -72,12 +86,37 @@ class Lending:
 
     def close(self, request: Request) -> None:
         """It has ended."""
-        self._hold(request, 0)
+        if len(request.lent):
+            self._give_back(request, 0)
 
-    def _hold(self, request: Request, nbytes: int) -> None:
-        if nbytes != request.lent_nbytes:
-            self.lent_nbytes += nbytes - request.lent_nbytes
-            request.lent_nbytes = nbytes
+    def check(self, requests: RequestTable) -> None:
+        """Assert that the account is right."""
+        loans = [request.lent for request in requests.all()]
+        lent, counts = np.unique(np.concatenate([np.empty(0, np.int32), *loans]), return_counts=True)
+        assert np.array_equal(self._num_loans[lent], counts), "entries are lent more or less often than is counted"
+        assert np.count_nonzero(self._num_loans) == len(lent), "entries count as lent that no request has"
+        nbytes = int(self._num_pages[lent].sum()) * PAGE_NBYTES
+        assert self.lent_nbytes == nbytes, f"{self.lent_nbytes} bytes count as lent, {nbytes} are"
+
+    def _lend(self, request: Request, entries: Int32Array) -> None:
+        assert (entries >= 0).all(), "blocks are lent that have no entry"
+        new = entries[self._num_loans[entries] == 0]
+        self._num_loans[entries] += 1
+        self._num_pages[new] = _slot_nbytes(request) // PAGE_NBYTES
+        request.lent = np.concatenate([request.lent, entries])
+        self._count(len(new) * _slot_nbytes(request))
+
+    def _give_back(self, request: Request, kept: int) -> None:
+        """All but the first so many."""
+        entries, counts = np.unique(request.lent[kept:], return_counts=True)  # one that has failed may come again
+        request.lent = request.lent[:kept]
+        self._num_loans[entries] -= counts
+        free = entries[self._num_loans[entries] == 0]
+        self._count(-int(self._num_pages[free].sum()) * PAGE_NBYTES)
+
+    def _count(self, nbytes: int) -> None:
+        if nbytes:
+            self.lent_nbytes += nbytes
             self._mind.metrics.set(Metric.HOST_LENT_BYTES, self.lent_nbytes)
 
 

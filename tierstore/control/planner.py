@@ -37,7 +37,7 @@ from tierstore.control.ssd_health import SsdHealth
 from tierstore.control.ssd_room import SsdRoom
 from tierstore.control.upkeep import Upkeep
 from tierstore.control.write_back import WriteBack
-from tierstore.types import HASH_NBYTES, CopyJob, CopyResult, Generation, Outcome, Plan, RequestId
+from tierstore.types import HASH_NBYTES, CopyJob, CopyResult, Generation, Outcome, Plan, RequestId, TierName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,8 +140,7 @@ class Planner:
 
     def get(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
         """Open a get of uint8[n, 32] distinct hashes in prefix order; None where too many requests are open."""
-        life = self._life(number)
-        request = self._requests.open(self._gets, life, hashes, deadline=deadline)
+        request = self._requests.open(self._gets, self._life(number), hashes, deadline=deadline)
         if request is not None and self._mind.ssd is not None:
             request.parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes[:-1]])[: len(hashes)]
         return request
@@ -165,7 +164,7 @@ class Planner:
     def lent(self, request: Request | None) -> Request | None:
         """A get or put just opened, whose caller copies by itself from or to the slots that it is lent."""
         if request is not None:
-            self._lending.open(request)
+            request.far = TierName.BORROWER
         return request
 
     def prefetch(
@@ -221,7 +220,8 @@ class Planner:
         if self._is_over(request.life) and not request.done:
             request.story.shorten(request, Outcome.CANCELLED, plan, now)
         elif not request.done and (request.opened == 0 or not request.planned):  # of no blocks it still has a slice
-            request.story.open(request, min(request.stop, request.opened + SLICE_BLOCKS), plan, now)
+            opener = self._lending if request.far is TierName.BORROWER else request.story
+            opener.open(request, min(request.stop, request.opened + SLICE_BLOCKS), plan, now)
         return self._closed(plan, now)
 
     def _life(self, number: int) -> Life:
@@ -233,8 +233,7 @@ class Planner:
 
     def complete(self, result: CopyResult, now: float) -> Plan:
         """Take in how a job ended."""
-        plan = Plan()
-        mind = self._mind
+        plan, mind = Plan(), self._mind
         job = mind.jobs.get(result.job_id).job
         fills = job.dst if isinstance(job, CopyJob) and job.dst not in (*FAR, job.src) else None
         record = mind.jobs.close(result.job_id, fills, job.entries if isinstance(job, CopyJob) else None)
@@ -298,3 +297,4 @@ class Planner:
     def check(self) -> None:
         """Assert every invariant of the mind; costs a pass over the whole directory."""
         check(self._mind)
+        self._lending.check(self._requests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -93,7 +93,7 @@ class Request:
         done: Resolved; what arrives later is of no interest.
         in_pieces: Its blocks came to the host pool, or were used, in more than one batch.
         far: Where the caller's memory is.
-        lent_nbytes: Of the host pool, that count as lent until it has ended.
+        lent: int32[k]; entries whose host slots count as lent until it has ended.
         depth: Blocks before its first one in their chain, as far as they are known; -1 where nobody has looked.
         priority: Of a prefetch: one with a higher number goes first.
     """
@@ -120,7 +120,7 @@ class Request:
     done: bool = False
     in_pieces: bool = False
     far: TierName = TierName.DEVICE
-    lent_nbytes: int = 0
+    lent: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
     depth: int = -1
     priority: int = 0
 
