@@ -39,3 +39,15 @@ def test_a_withdrawn_call_opens_nothing() -> None:
     breaker = Breaker(SimClock())
     breaker.withdrawn()
     assert not breaker.refuses
+
+
+def test_who_answers_again_is_asked_at_once_and_pauses_begin_anew() -> None:
+    clock = SimClock()
+    breaker = Breaker(clock)
+    for _ in range(20):
+        breaker.failed()
+    breaker.revived()
+    assert breaker.enters()
+    breaker.failed()
+    clock.advance(0.2)
+    assert breaker.enters()

@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import grpc
@@ -19,8 +20,10 @@ from tests.e2e.service.test_serve import serve
 from tests.e2e.service.world import Serving, client_of, patient, served
 from tests.payload import SENTINEL, TIMEOUT_SECONDS, block_hash, namespace, rows
 from tierstore.client import AsyncClient, Client
-from tierstore.errors import DiskError
+from tierstore.errors import DiskError, UnavailableError
 from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service.client import breaker, connection
+from tierstore.service.client.session import LiveSession
 from tierstore.testing.sim_disk import SimDisk
 from tierstore.types import Outcome, Presence
 
@@ -115,6 +118,46 @@ def test_gets_alone_find_a_service_again_that_was_stopped(tmp_path: Path, *, att
         while not handle.get(BLOCKS, found).result(TIMEOUT_SECONDS).ok and time.monotonic() < until:
             continue
         assert np.array_equal(found, BYTES)
+
+
+@pytest.mark.parametrize("soon", [True, False])
+def test_a_service_that_goes_on_is_asked_again_at_once_and_one_that_was_only_slow_behind_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, soon: bool
+) -> None:
+    """Once nothing but the end of the pause let a call through. Here no pause ends."""
+    monkeypatch.setattr(breaker, "_FIRST_SECONDS", 1e6)
+    monkeypatch.setattr(connection, "_SOON_SECONDS", 1e6 if soon else 0.0)
+    with serve(tmp_path) as process, patient(process.address, call_seconds=0.2) as client:
+        handle = client.namespace(namespace())
+        assert handle.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
+        os.kill(process.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.process.pid, os.WSTOPPED)
+        assert handle.lookup(BLOCKS) == 0, "not answered in time"
+        assert client.calling.connection.probing, "it is waited for"
+        os.kill(process.process.pid, signal.SIGCONT)
+        until = time.monotonic() + TIMEOUT_SECONDS
+        while time.monotonic() < until and client.calling.connection.probing:
+            continue
+        with pytest.raises(UnavailableError, match="asked again soon") if soon else nullcontext():
+            client.calling.connection.session()
+
+
+def test_a_call_of_a_session_that_has_ended_is_one_that_is_not_answered() -> None:
+    """Of a channel that is closed gRPC says ValueError, which a look-up let through to the engine."""
+    channel = grpc.insecure_channel("unix:/nobody.sock")
+    session = LiveSession(pb.SessionOpened(), channel, ())
+    channel.close()
+    release = pb.ReleaseRequest()
+    session.forget(release, 1.0)
+    calls: list[Callable[[], object]] = [
+        lambda: session.call(release, pb.ReleaseResponse, 1.0),
+        lambda: session.begin(release, pb.ReleaseResponse, 1.0),
+        lambda: session.get(pb.GetRequest(), 1.0),
+        lambda: session.put([], 1.0),
+    ]
+    for call in calls:
+        with pytest.raises(UnavailableError, match="has ended"):
+            call()
 
 
 @pytest.mark.parametrize("attach", [True, False])

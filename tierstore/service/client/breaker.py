@@ -13,15 +13,20 @@ _LAST_SECONDS = 5.0
 
 
 class Backoff:
-    """How long to wait before the next attempt: doubling, and never in step with others."""
+    """How long to wait before the next attempt: doubling, and never in step with others.
 
-    def __init__(self) -> None:
+    Args:
+        last_seconds: Never longer.
+    """
+
+    def __init__(self, last_seconds: float = _LAST_SECONDS) -> None:
+        self._last_seconds = last_seconds
         self._seconds = _FIRST_SECONDS
 
     def failed(self) -> float:
         """Seconds to wait after one more failure."""
         seconds = self._seconds * random.uniform(0.5, 1.0)
-        self._seconds = min(self._seconds * 2, _LAST_SECONDS)
+        self._seconds = min(self._seconds * 2, self._last_seconds)
         return seconds
 
     def succeeded(self) -> None:
@@ -69,3 +74,8 @@ class Breaker:
         """A call ended before anybody knew: the next one may try in its place."""
         if self._until is not None:
             self._until = self._clock()
+
+    def revived(self) -> None:
+        """Whoever did not answer does so again: the next call may try, and pauses begin anew."""
+        self._backoff.succeeded()
+        self.withdrawn()

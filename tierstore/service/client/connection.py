@@ -10,24 +10,26 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import grpc
 import grpc.experimental
 
 import tierstore
-from tierstore.errors import ClosedError, TierstoreError, UnavailableError
+from tierstore.errors import ClosedError, ServiceError, TierstoreError, UnavailableError
 from tierstore.forks import check_owner
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service.client.breaker import Backoff, Breaker
-from tierstore.service.client.session import LiveSession
+from tierstore.service.client.session import LiveSession, result_of
 from tierstore.service.status import error_of
 from tierstore.service.wire import MESSAGE_NBYTES_MAX, METHODS, PROTOCOL
 from tierstore.worker import Worker
 
 if TYPE_CHECKING:
-    from tierstore.service.client.session import Cancellable
+    from tierstore.service.client.session import Answer, Cancellable
 
 __all__ = ["Connection"]
 
@@ -49,6 +51,12 @@ _OPTIONS = (
 
 _CREDENTIAL = "authorization"
 _LEAVE_SECONDS = 1.0
+_RECONNECT_SECONDS = 1.0
+"""Between two attempts to connect at most: they cost little, and nothing else tells that a server has come back."""
+
+_PROBE_SECONDS = 60.0
+_SOON_SECONDS = 0.1
+"""See `Connection._await_life`."""
 _UNANSWERED = "the server does not answer; it is asked again soon"
 
 T = TypeVar("T")
@@ -82,7 +90,8 @@ class Connection:
         self._at_begin = at_begin
         self._at_end = at_end
         self._breaker = Breaker()
-        self._backoff = Backoff()
+        self._backoff = Backoff(_RECONNECT_SECONDS)
+        self._probe: Answer[pb.ReleaseResponse] | None = None
         self._session: LiveSession | None = None
         self._failure: TierstoreError = UnavailableError("the service has not answered yet")
         self._call: Cancellable | None = None
@@ -104,6 +113,11 @@ class Connection:
     def connected(self) -> bool:
         """Whether there is a session."""
         return self._session is not None
+
+    @property
+    def probing(self) -> bool:
+        """Whether a server that did not answer is waited for: see `judged`."""
+        return self._probe is not None
 
     @property
     def failure(self) -> TierstoreError:
@@ -145,6 +159,7 @@ class Connection:
             ended = breaker.succeeded
         except UnavailableError:
             ended = breaker.failed
+            self._await_life(session, breaker)
             raise
         except TierstoreError:
             ended = breaker.succeeded
@@ -152,6 +167,27 @@ class Connection:
         finally:
             ended()
         return value
+
+    def _await_life(self, session: LiveSession, breaker: Breaker) -> None:
+        """Ask for nothing, and hear from the answer that a server which had stopped goes on. Does not block.
+
+        One that answers soon had not stopped, but was slow in what it was asked for: it is given the pause.
+        """
+        if self._probe is not None:
+            return
+        begun, request = time.monotonic(), pb.ReleaseRequest()
+
+        def ended(_call: object) -> None:
+            with suppress(ServiceError):
+                result_of(probe)
+                if time.monotonic() - begun > _SOON_SECONDS:
+                    breaker.revived()
+            self._probe = None
+
+        with suppress(ServiceError):
+            session.address(request, None, _PROBE_SECONDS)
+            self._probe = probe = session.begin(request, pb.ReleaseResponse, _PROBE_SECONDS)
+            probe.add_done_callback(ended)
 
     def close(self) -> None:
         """End the session and every call of it; the server has let go of all that it held. Blocks; may be called twice.

@@ -5,7 +5,8 @@ Made by the connection, used by the verbs, on any thread. It may end at any time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, cast
 
@@ -85,7 +86,8 @@ class LiveSession:
     def call(self, request: Request, kind: type[M], seconds: float) -> M:
         """Make a call without streams. Blocks. Raises what `error_of` says."""
         try:
-            response = self._method(request)(request, timeout=seconds, metadata=self.metadata)
+            with _on_open_channel():
+                response = self._method(request)(request, timeout=seconds, metadata=self.metadata)
         except grpc.RpcError as failed:
             raise error_of(failed) from failed
         assert isinstance(response, kind), f"{response!r} is no {kind.__name__}"
@@ -94,26 +96,30 @@ class LiveSession:
     def begin(self, request: Request, kind: type[M], seconds: float) -> Answer[M]:
         """Begin a call without streams. Does not block; see `result_of`."""
         assert kind.__name__.endswith("Response"), f"{kind.__name__} answers nothing"
-        call = self._method(request).future(request, timeout=seconds, metadata=self.metadata)
+        with _on_open_channel():
+            call = self._method(request).future(request, timeout=seconds, metadata=self.metadata)
         return cast("Answer[M]", call)
 
     def forget(self, request: Request, seconds: float) -> None:
-        """Make a call whose answer nobody needs. Does not block."""
-        call = self._method(request).future(request, timeout=seconds, metadata=self.metadata)
-        self._forgotten.add(call)  # a call that nobody refers to is cancelled
-        call.add_done_callback(self._forgotten.discard)
+        """Make a call whose answer nobody needs, unless the session has ended. Does not block."""
+        with suppress(UnavailableError), _on_open_channel():
+            call = self._method(request).future(request, timeout=seconds, metadata=self.metadata)
+            self._forgotten.add(call)  # a call that nobody refers to is cancelled
+            call.add_done_callback(self._forgotten.discard)
 
     def get(self, request: pb.GetRequest, seconds: float) -> Streaming:
         """Begin a get. Does not block."""
         method = METHODS["Get"]
         make = self.channel.unary_stream(method.path, method.encode_request, method.decode_response)
-        return cast("Streaming", make(request, timeout=seconds, metadata=self.metadata))
+        with _on_open_channel():
+            return cast("Streaming", make(request, timeout=seconds, metadata=self.metadata))
 
     def put(self, messages: Iterable[pb.PutRequest | bytes], seconds: float) -> Answer[pb.PutResponse]:
         """Begin a put. Does not block; messages are taken on a thread of grpc's."""
         method = METHODS["Put"]
         make = self.channel.stream_unary(method.path, method.encode_request, method.decode_response)
-        call = make.future(iter(messages), timeout=seconds, metadata=self.metadata)
+        with _on_open_channel():
+            call = make.future(iter(messages), timeout=seconds, metadata=self.metadata)
         return cast("Answer[pb.PutResponse]", call)
 
     def address(self, request: Request, namespace: Namespace | None, seconds: float) -> None:
@@ -138,6 +144,15 @@ class LiveSession:
             method = METHODS[name]
             self._made[name] = self.channel.unary_unary(method.path, method.encode_request, method.decode_response)
         return self._made[name]
+
+
+@contextmanager
+def _on_open_channel() -> Iterator[None]:
+    """Begin a call: of a channel that is closed, as a session's is that has ended, gRPC says ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise UnavailableError("the session with the service has ended; another one is being opened") from error
 
 
 def result_of(call: Answer[A]) -> A:
