@@ -34,7 +34,7 @@ class Member:
     """
 
     def __init__(self, plan: ServePlan, address: str, index: int, *, attach: bool, room: int) -> None:
-        self._client = Client(address, attach=attach)
+        self._client = Client(address, attach=attach, connect_seconds=_TIMEOUT_SECONDS, call_seconds=_TIMEOUT_SECONDS)
         if self._client.attached is not attach:
             self._client.close()
             raise TierstoreError("the service's pool cannot be mapped, so that the local path cannot be measured")

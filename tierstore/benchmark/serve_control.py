@@ -33,7 +33,7 @@ def measure_control(plan: ServePlan, served: Served, take: Callable[[Probe], Mea
     """Measure the calls over small blocks, many of them. Blocks."""
     layout = KVLayout.opaque(block_nbytes=PAGE_NBYTES)
     namespace = Namespace(model="benchmark of calls", layout=layout)
-    with Client(served.address) as client:
+    with Client(served.address, connect_seconds=_TIMEOUT_SECONDS, call_seconds=_TIMEOUT_SECONDS) as client:
         hashes = _put_blocks(client, namespace, min(plan.index_blocks, plan.host_nbytes // 2 // PAGE_NBYTES))
         calls = RawCalls(client, namespace)
         leases = _Leases(calls, hashes[: 32 * ACQUIRED_BLOCKS])
