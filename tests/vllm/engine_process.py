@@ -50,6 +50,7 @@ class Engine(Inside):
         publishes: bool = False,
         transfer: dict[str, object] | None = None,
         slowness: float = SLOW,
+        environment: dict[str, str] | None = None,
         **options: Any,
     ) -> int:
         """Start an engine on a model that is written where it is not there yet; returns its number of blocks.
@@ -58,6 +59,7 @@ class Engine(Inside):
         store holds is loaded, however busy the machine is.
         """
         write_model(model, **shape)
+        os.environ.update(environment or {})
         from vllm import LLM
 
         if publishes:

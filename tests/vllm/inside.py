@@ -57,9 +57,8 @@ class Inside:
         return found
 
     def poison(self, *, prompt: list[int]) -> int:
-        """Replace the kept blocks of a prompt by others, whole and under a valid checksum; returns how many."""
-        (kept,) = self._scheduler.connector.scheduler._kept
-        handle, keys = kept.handle, list(self._request(prompt).block_hashes)
+        """Replace the last group's blocks of a prompt by others, whole and under a valid checksum; returns how many."""
+        handle, keys = self._scheduler.connector.scheduler._kept[-1].handle, list(self._request(prompt).block_hashes)
         handle.delete(keys).result()
         wrong = np.full((len(keys), handle.namespace.layout.block_nbytes), 0x3C, np.uint8)
         return int(handle.put(keys, wrong).result().leading)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.util
 import json
 import re
+import threading
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.payload import TIMEOUT_SECONDS
 from tests.processes import ROOT
+from tierstore.connectors.vllm.adapters import Adapters
 from tierstore.connectors.vllm.options import Options
 from tierstore.connectors.vllm.patience import Patience, Stopwatch
 from tierstore.connectors.vllm.versions import check_version
@@ -152,6 +157,28 @@ def test_weights_are_told_apart_by_any_tensor_that_changed(tmp_path: Path) -> No
         digests.append(digest_folder(folder))
     assert digests[0] == digests[1]
     assert len(set(digests)) == 5
+
+
+def test_weights_that_were_read_before_they_changed_name_no_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ends = ({name: threading.Event() for name in ("old", "new")} for _ in range(2))
+    weights = iter(begun)
+
+    def read(_folder: Path) -> str:
+        name = next(weights)
+        begun[name].set()
+        assert ends[name].wait(TIMEOUT_SECONDS)
+        return name
+
+    monkeypatch.setattr("tierstore.connectors.vllm.adapters.digest_folder", read)
+    with closing(Adapters()) as adapters:
+        assert adapters.digest("a") is None
+        assert begun["old"].wait(TIMEOUT_SECONDS)
+        adapters.forget("a")
+        ends["old"].set()
+        assert begun["new"].wait(TIMEOUT_SECONDS)
+        assert adapters.digest("a") is None, "the old ones have been read, and are the adapter's no more"
+        ends["new"].set()
+    assert adapters.digest("a") == hashlib.sha256(b"new").digest()
 
 
 def test_a_folder_without_weights_is_refused_and_says_what_to_set(tmp_path: Path) -> None:

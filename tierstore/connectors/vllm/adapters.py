@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 from tierstore.connectors.vllm.weights import digest_folder
@@ -20,33 +21,43 @@ _WAITING_MAX = 1024
 _logger = logging.getLogger("vllm.tierstore.adapters")
 
 
+@dataclass(slots=True)
+class _Reading:
+    """One look at an adapter's weights, and what came of it."""
+
+    digest: bytes | None = None
+
+
 class Adapters:
     """Every adapter that requests have named."""
 
     def __init__(self) -> None:
-        self._digests: dict[str, bytes | None] = {}
+        self._readings: dict[str, _Reading] = {}
         self._worker: Worker | None = None
 
     def digest(self, path: str) -> bytes | None:
         """32 bytes that name an adapter's weights; None while they are being read, and where they cannot be."""
-        if path not in self._digests:
+        reading = self._readings.get(path)
+        if reading is None:
             self.forget(path)
-        return self._digests[path]
+            return None
+        return reading.digest
 
     def forget(self, path: str) -> None:
         """Read an adapter's weights, again where they were read before: the engine has been told to load it anew."""
-        self._digests[path] = None
+        reading = self._readings[path] = _Reading()  # what an earlier one still brings is nobody's
         if self._worker is None:
             self._worker = Worker("adapters", capacity=_WAITING_MAX)
-        self._worker.submit(lambda: self._read(path))
+        if not self._worker.submit(lambda: self._read(path, reading)):
+            del self._readings[path]
 
-    def _read(self, path: str) -> None:
+    def _read(self, path: str, reading: _Reading) -> None:
         try:
             told = digest_folder(Path(path))
         except ConfigError as error:
             _logger.warning("requests for the adapter in %s are neither loaded nor saved: %s", path, error)
             return
-        self._digests[path] = hashlib.sha256(told.encode()).digest()
+        reading.digest = hashlib.sha256(told.encode()).digest()
 
     def close(self) -> None:
         """End the thread. Blocks while it reads."""

@@ -50,6 +50,7 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._options = Options.read(self._kv_transfer_config.kv_connector_extra_config)
         groups = pages.find_groups(kv_cache_config, self._options.blocks_per_store_block)
         _check(vllm_config, self._options, groups)
+        identity.check_hash_tokens(vllm_config, kv_cache_config, groups[0].block_tokens)
         self._seat = Seat.take(str(self._kv_transfer_config.engine_id))
         self._scheduler: SchedulerHalf | None = None
         self._worker: WorkerHalf | None = None
@@ -262,7 +263,7 @@ def _check(vllm_config: Any, options: Options, groups: Sequence[pages.Group]) ->
     if options.load == "layerwise" and options.blocks_per_store_block > 1:
         raise ConfigError('load "layerwise" needs blocks_per_store_block 1; drop one of the two')
     if options.load == "layerwise" and (len(groups) > 1 or groups[0].window is not None):
-        raise ConfigError('load "layerwise" serves no model with sliding windows; set load to "async"')
+        raise ConfigError('load "layerwise" serves no model with sliding windows or state; set load to "async"')
     if parallel.nnodes > 1:
         raise ConfigError(f"workers on {parallel.nnodes} hosts cannot reach one pool of host memory; use one host")
     if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:

@@ -20,7 +20,7 @@ from tierstore.errors import ConfigError
 from tierstore.keys import Namespace
 from tierstore.layout import KVLayout
 
-__all__ = ["check_hashes", "describe_engine", "find_revision", "make_namespace"]
+__all__ = ["check_hash_tokens", "check_hashes", "describe_engine", "find_revision", "make_namespace"]
 
 REPRODUCIBLE = ("sha256", "sha256_cbor")
 """Hash algorithms of vLLM that give the same hash in every process, of 32 bytes."""
@@ -37,6 +37,22 @@ def check_hashes(vllm_config: Any) -> None:
         raise ConfigError(
             f"block hashes are made by {algorithm}, which is seeded anew in every process and not safe against "
             f"collisions; start vLLM with --prefix-caching-hash-algo {' or '.join(REPRODUCIBLE)}"
+        )
+
+
+def check_hash_tokens(vllm_config: Any, kv_cache_config: Any, block_tokens: int) -> None:
+    """Refuse hashes of other tokens than a block's: a hash of fewer would name blocks that differ behind those.
+
+    Raises:
+        ConfigError: vLLM makes more or fewer hashes than blocks.
+    """
+    from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+
+    _, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+    if hash_tokens != block_tokens:
+        raise ConfigError(
+            f"vLLM hashes every {hash_tokens} tokens and a block has {block_tokens}, so that no hash names a block; "
+            "start vLLM without --prefix-match-unit"
         )
 
 
@@ -88,9 +104,12 @@ def _plain(config: Any) -> dict[str, object]:
 
 
 def _packing(layer: Any) -> str:
-    """Who packs a layer's pages, and for which instructions: both decide the order of bytes inside."""
+    """Who packs a layer's pages, for which instructions, and a state's axes: all decide the order of bytes inside."""
     backend = layer.get_attn_backend() if hasattr(layer, "get_attn_backend") else type(layer)
-    return f"{backend.__module__}.{backend.__qualname__}:{getattr(layer, 'isa', '')}"
+    packing = f"{backend.__module__}.{backend.__qualname__}:{getattr(layer, 'isa', '')}"
+    if hasattr(layer, "get_state_shape"):
+        packing += f":{layer.get_state_shape()}:{layer.get_state_dtype()}"
+    return packing
 
 
 def make_namespace(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tierstore.device.axes import PagedTensor
 from tierstore.device.paged_kv import PagedKV
 from tierstore.errors import LayoutError
+from tierstore.handle import NO_PARENT
 from tierstore.layout import KVLayout, PageKind, PageSpec
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Group:
         block_tokens: Tokens of one of the engine's blocks.
         blocks_per_store_block: Blocks of the engine that make one of the store.
         draft: It holds layers of a draft model, whose last token in a block may still change.
-        window: How many of the store's blocks before the next token it looks back to; None: to all of them.
+        window: How many of the store's blocks before the next token it looks back to: one where it keeps a state, which
+            is that after the block's last token; None: to all of them.
     """
 
     group_id: int
@@ -46,6 +48,10 @@ class Group:
     def store_tokens(self) -> int:
         """Tokens of one of the store's blocks."""
         return self.block_tokens * self.blocks_per_store_block
+
+    def parent(self, keys: Sequence[bytes], index: int) -> bytes:
+        """Key of the block before one of these; none where a prefix that ends with it needs no block before it."""
+        return NO_PARENT if index == 0 or self.window == 1 else keys[index - 1]
 
 
 def find_groups(kv_cache_config: Any, blocks_per_store_block: int) -> list[Group]:
@@ -72,21 +78,38 @@ def find_groups(kv_cache_config: Any, blocks_per_store_block: int) -> list[Group
             f"the model's cache has blocks of {told} tokens; only one size can be kept yet: run without the connector"
         )
     if blocks_per_store_block > 1 and any(group.window is not None for group in groups):
-        raise LayoutError("the model has sliding windows, which need blocks_per_store_block 1; set it")
+        raise LayoutError("the model has sliding windows or state, which need blocks_per_store_block 1; set it")
     return sorted(groups, key=lambda group: group.window is not None)
 
 
 def _window(spec: Any, block_tokens: int) -> int | None:
     """How many blocks a group's layers look back to; None where they see all of them."""
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec, UniformTypeKVCacheSpecs
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec, UniformTypeKVCacheSpecs
 
     inner = spec.first_spec if isinstance(spec, UniformTypeKVCacheSpecs) else spec
     if isinstance(inner, FullAttentionSpec):
         return None
+    if isinstance(inner, MambaSpec):
+        return _state_window(inner)
     if not isinstance(inner, SlidingWindowSpec):
         raise LayoutError(f"layers of kind {type(inner).__name__} cannot be kept yet; run without the connector")
     tokens = int(inner.sliding_window) - 1 + int(inner.extra_retained_tokens)
     return max(1, -(-tokens // block_tokens))
+
+
+def _state_window(spec: Any) -> int:
+    """One block: in this mode vLLM ends steps where a block does, and leaves in it the state after its last token."""
+    if spec.mamba_cache_mode != "align":
+        raise LayoutError(
+            f'layers with state in mamba_cache_mode "{spec.mamba_cache_mode}" cannot be kept yet; start vLLM with '
+            "--mamba-cache-mode align"
+        )
+    if spec.num_speculative_blocks or spec.num_prefill_checkpoint_blocks:
+        raise LayoutError(
+            "layers with state cannot be kept yet beside speculative decoding, nor where their backend leaves states "
+            "within a step; run without the connector"
+        )
+    return 1
 
 
 def lay_out(group: Group, kv_caches: Mapping[str, torch.Tensor], num_blocks: int) -> KVLayout:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tierstore.connectors.vllm import pages
 from tierstore.connectors.vllm.jobs import Part, SaveJob
-from tierstore.connectors.vllm.waiting import NO_PARENT
 
 if TYPE_CHECKING:
     from tierstore.connectors.vllm.options import Options
@@ -112,7 +111,7 @@ class Saves:
         for group, ids in enumerate(block_ids):
             for begin, end in _runs([index for index in range(*span) if self._is_whole(ids, index)]):
                 own = list(ids[begin * k : end * k])
-                parent = keys[begin - 1] if begin else NO_PARENT
+                parent = self._groups[group].parent(keys, begin)
                 parts.append(Part(group, list(keys[begin:end]), pages.id_rows(own, k), parent))
                 blocks += [self.pool.blocks[block_id] for block_id in own]
         if not parts:

@@ -22,7 +22,7 @@ from tierstore.connectors.vllm.patience import Stopwatch
 from tierstore.connectors.vllm.promises import Promises
 from tierstore.connectors.vllm.saves import Saves
 from tierstore.connectors.vllm.stats import Count, StepCounts
-from tierstore.connectors.vllm.waiting import NO_PARENT, Waiting
+from tierstore.connectors.vllm.waiting import Waiting
 from tierstore.errors import TierstoreError
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class SchedulerHalf:
         (first, stop), k = span, self._engine_blocks
         while first < stop and block_ids[first * k] == self._saves.pool.null_block.block_id:
             first += 1
-        parent = keys[first - 1] if first else NO_PARENT
+        parent = self._groups[number].parent(keys, first)
         return Part(number, list(keys[first:stop]), pages.id_rows(block_ids[first * k : stop * k], k), parent)
 
     def hit_sources(self, request: Any, num_tokens: int) -> dict[CacheHitSource, int]:

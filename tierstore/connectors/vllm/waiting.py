@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
     from tierstore.transfer.future import Transfer
 
-__all__ = ["NO_PARENT", "Waiting"]
-
-NO_PARENT = bytes(32)
-"""Key of the block before the first of a chain."""
+__all__ = ["Waiting"]
 
 
 @dataclass(slots=True, eq=False)
