@@ -145,7 +145,8 @@ class SsdHealth:
         way = self._way(job)
         way.under_way -= 1
         began = result.seconds > 0 or result.fault is not None
-        if not began and np.isin(result.outcomes, (Outcome.CANCELLED, Outcome.REJECTED)).all():
+        none_is_ok = np.count_nonzero(result.outcomes) == len(result.outcomes)
+        if not began and none_is_ok and np.isin(result.outcomes, (Outcome.CANCELLED, Outcome.REJECTED)).all():
             return
         way.moved(now)
         nbytes = len(job) * job.generation.layout.block_nbytes if isinstance(job, CopyJob) else 0
