@@ -235,6 +235,7 @@ def _planner(
         stall_seconds=config.ssd.stall_seconds,
         prefill_tokens_per_second=config.prefill.tokens_per_second,
         direct_reads=config.device.direct_reads,
+        rewrite_share=config.ssd.rewrite_share,
     )
     ssd_nbytes = config.ssd.size if with_ssd else 0
     near_nbytes = pool_nbytes if device_pool is None else pool_nbytes + device_pool.nbytes

@@ -58,6 +58,7 @@ class SsdConfig:
         settings.optional(settings.daily(_MIB), "none"),
         "bytes that may be written back a day; durable puts aside",
     )
+    rewrite_share: float = _setting(0.5, settings.SHARE, "share of a leaving chunk file that may be written again")
     read_threads: int = _setting(4, settings.count(1, 256), "reads from the SSD at once")
     stall_seconds: float = _setting(
         10.0, settings.SECONDS, "an SSD that ends no read for so long, no write for three times as long, is off"

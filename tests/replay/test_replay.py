@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tierstore.control.index import as_keys
 from tierstore.errors import ConfigError
+from tierstore.policy.admission import AdmitAlways
+from tierstore.policy.lru import Lru
 from tierstore.policy.prefetching import PrefetchPolicy
-from tierstore.replay.engine import ARRIVED, Queueing
+from tierstore.replay.engine import ARRIVED, Engine, Queueing
 from tierstore.replay.figures import Figures
 from tierstore.replay.links import LinkModel
 from tierstore.replay.reading import read_trace
@@ -19,6 +22,7 @@ from tierstore.replay.report import as_json
 from tierstore.replay.run import ReplayPlan, replay, sweep
 from tierstore.replay.tiers import TierSize, parse_tiers
 from tierstore.replay.trace import Asked, Trace
+from tierstore.replay.world import LIFE, Setup, World
 from tierstore.settings import DriveWrites
 from tierstore.types import TierName
 
@@ -67,6 +71,26 @@ def test_a_request_larger_than_the_host_pool_is_served_from_ssd_whole() -> None:
     trace = trace_of((0, chain(1, 200)), (1, chain(1, 200)))
     figures = replay(plan_of(trace, host_blocks=64, ssd_blocks=640))
     assert figures.token_hit_rate == pytest.approx(0.5)
+
+
+def test_a_prompt_that_is_put_in_pieces_is_one_chain() -> None:
+    trace = trace_of((0, chain(1, 200)))
+    world = World(
+        Setup(
+            host_blocks=64,
+            ssd_blocks=640,
+            file_blocks=64,
+            block_nbytes=BLOCK_NBYTES,
+            block_tokens=10,
+            new_policy=Lru,
+            admission=AdmitAlways(),
+            links={},
+        )
+    )
+    Engine(trace, world, Queueing()).serve(lambda served: None)
+    directory = world.planner.directory
+    entries = directory.find(LIFE, as_keys(trace.hashes))
+    assert directory.depth[entries].tolist() == list(range(200))
 
 
 def test_a_full_ssd_writes_again_what_was_used_before_its_file_goes() -> None:

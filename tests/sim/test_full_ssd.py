@@ -15,6 +15,7 @@ def full_ssd(num_files: int = 4) -> EngineWorld:
     file_nbytes = FILE_BLOCKS * PAGE_NBYTES
     world = EngineWorld(file_blocks=FILE_BLOCKS, ssd_nbytes=num_files * file_nbytes, reclaim_below_nbytes=file_nbytes)
     world.keep_in_host(chain("old", FILE_BLOCKS * (num_files - 1)))
+    world.clock.advance(10)
     return world
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tierstore.control import ssd_room
+from tierstore.control.mind import Limits
 from tierstore.metrics import Metric
 from tierstore.testing.engine_world import EngineWorld, chain
 from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Outcome, Presence, TierName
@@ -14,10 +15,12 @@ FILE_BLOCKS = 8
 POOL_BLOCKS = 32
 
 
-def small_ssd(num_files: int = 3) -> EngineWorld:
+def small_ssd(num_files: int = 3, *, rewrite_share: float = 0.0) -> EngineWorld:
     """A world whose SSD takes some files, and reclaims one when less than a file is free."""
-    file_nbytes = FILE_BLOCKS * PAGE_NBYTES
-    return EngineWorld(file_blocks=FILE_BLOCKS, ssd_nbytes=num_files * file_nbytes, reclaim_below_nbytes=file_nbytes)
+    file_nbytes, limits = FILE_BLOCKS * PAGE_NBYTES, Limits(rewrite_share=rewrite_share)
+    return EngineWorld(
+        file_blocks=FILE_BLOCKS, ssd_nbytes=num_files * file_nbytes, reclaim_below_nbytes=file_nbytes, limits=limits
+    )
 
 
 def discards(world: EngineWorld) -> list[int]:
@@ -26,7 +29,8 @@ def discards(world: EngineWorld) -> list[int]:
 
 
 def fill(world: EngineWorld, name: str, count: int = FILE_BLOCKS) -> None:
-    """Put a chain and end its store and its write, nothing else."""
+    """Put a chain later than all before it and end its store and its write, nothing else."""
+    world.clock.advance(10)
     world.put(chain(name, count))
     world.store.end()
     world.write.end(world.write.jobs[-1])
@@ -68,6 +72,31 @@ def test_a_ssd_that_is_reclaimed_all_the_time_keeps_taking_blocks() -> None:
     assert world.metrics.value(Metric.RECLAIMED_FILES) > 5
     assert world.bytes.free_nbytes >= FILE_BLOCKS * PAGE_NBYTES
     world.check_idle()
+
+
+def test_a_block_that_is_used_all_the_time_outlives_file_after_file() -> None:
+    world = small_ssd(4, rewrite_share=0.5)
+    hot = chain("hot", 2)
+    world.keep_in_host(hot)
+    for name in range(12):
+        world.clock.advance(10)
+        world.get(hot)
+        world.settle()
+        world.keep_in_host(chain(f"{name}", 4))
+    assert world.metrics.value(Metric.RECLAIMED_FILES) > 3
+    world.keep_in_host(chain("what the host holds goes", POOL_BLOCKS))
+    assert world.presence(hot) == [Presence.HIT] * 2
+
+
+def test_now_and_then_the_oldest_file_goes_and_all_that_is_warm_in_it_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssd_room, "_OLDEST_EVERY", 1)
+    world = small_ssd(rewrite_share=0.5)
+    fill(world, "first")
+    world.get(chain("first", FILE_BLOCKS))
+    world.settle()
+    world.keep_in_host(chain("second", FILE_BLOCKS + 1))
+    assert 0 not in world.bytes.file_nbytes
+    assert world.metrics.value(Metric.SSD_REWRITTEN_BLOCKS) == FILE_BLOCKS - 1
 
 
 def test_a_file_is_forgotten_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +195,7 @@ def two_layouts() -> EngineWorld:
         file_blocks=FILE_BLOCKS,
         ssd_nbytes=100 * PAGE_NBYTES,
         reclaim_below_nbytes=90 * PAGE_NBYTES,
+        limits=Limits(rewrite_share=0.0),
     )
 
 

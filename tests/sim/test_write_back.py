@@ -183,7 +183,8 @@ def test_what_admission_or_the_queue_refuses_takes_nothing_off_the_budget() -> N
 def test_a_rewrite_takes_nothing_off_the_budget() -> None:
     world = world_of_files(Limits(write_nbytes_per_day=24 * 20 * PAGE_NBYTES))
     world.keep_on_ssd(OLD)
-    get(world, OLD)
+    world.clock.advance(10)
+    get(world, OLD[:4])
     for name in ("second", "third"):
         world.keep_in_host(chain(name, FILE_BLOCKS))
     assert world.metrics.value(Metric.SSD_REWRITTEN_BLOCKS) == 4
@@ -212,7 +213,8 @@ def world_of_files(limits: Limits | None = None) -> EngineWorld:
 
 
 def leave(world: EngineWorld) -> None:
-    """Put blocks until the oldest file has begun to go; ends nothing but what that needs."""
+    """Put blocks until the first file has begun to go; ends nothing but what that needs."""
+    world.clock.advance(10)
     for name, count in (("second", FILE_BLOCKS), ("third", 1)):
         world.put(chain(name, count))
         world.store.end()
@@ -250,6 +252,8 @@ def test_a_block_that_was_read_and_is_forgotten_later_is_not_wasted() -> None:
     world = world_of_files()
     world.keep_on_ssd(OLD)
     get(world, OLD)
+    world.clock.advance(10)
+    get(world, OLD[:4])
     leave(world)
     world.settle()
     assert world.metrics.value(Metric.EVICTED_BLOCKS, TierName.SSD) == 4
@@ -258,8 +262,9 @@ def test_a_block_that_was_read_and_is_forgotten_later_is_not_wasted() -> None:
 
 @pytest.mark.parametrize("outcome", [IO_ERROR, CORRUPT, REJECTED])
 def test_a_write_used_in_the_host_alone_is_wasted_once_when_its_rewrite_fails(outcome: Outcome) -> None:
-    world = world_of_files()
+    world = world_of_files(Limits(rewrite_share=0.25))
     world.keep_in_host(OLD)
+    world.clock.advance(10)
     get(world, OLD[:2])
     leave(world)
     assert fates(world) == (0, FILE_BLOCKS - 2)
@@ -270,8 +275,9 @@ def test_a_write_used_in_the_host_alone_is_wasted_once_when_its_rewrite_fails(ou
 
 
 def test_a_block_written_again_has_one_fate() -> None:
-    world = world_of_files()
+    world = world_of_files(Limits(rewrite_share=0.25))
     world.keep_in_host(OLD)
+    world.clock.advance(10)
     get(world, OLD[:2])
     leave(world)
     world.settle()
@@ -284,8 +290,9 @@ def test_a_block_written_again_has_one_fate() -> None:
 
 
 def test_bytes_on_ssd_are_counted_apart_for_first_writes_and_for_rewrites() -> None:
-    world = world_of_files()
+    world = world_of_files(Limits(rewrite_share=0.25))
     world.keep_in_host(OLD)
+    world.clock.advance(10)
     get(world, OLD[:2])
     leave(world)
     world.settle()

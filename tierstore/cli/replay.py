@@ -32,6 +32,7 @@ class _Options(TypedDict):
     policy: str
     admission: str
     file_size: str | None
+    rewrite_share: float
     write_budget: str | None
     lookahead: str
     prefetch: str | None
@@ -57,6 +58,13 @@ class _Options(TypedDict):
 @click.option("--policy", default="arc", show_default=True, help="Eviction policy of the host tier.")
 @click.option("--admission", default="always", show_default=True, help="Admission policy of the SSD tier.")
 @click.option("--file-size", metavar="SIZE", help="Length of an SSD chunk file.  [what a store of that size takes]")
+@click.option(
+    "--rewrite-share",
+    type=click.FloatRange(0.0, 1.0),
+    default=0.5,
+    show_default=True,
+    help="Of an SSD chunk file that goes, the blocks that may be written again.",
+)
 @click.option(
     "--write-budget",
     metavar="SIZE",
@@ -157,6 +165,7 @@ def _plan(path: Path, options: _Options) -> ReplayPlan:
         policy=options["policy"],
         admission=options["admission"],
         file_nbytes=None if file_size is None else parse_size(file_size, key="--file-size"),
+        rewrite_share=options["rewrite_share"],
         write_budget=_write_budget(options["write_budget"]),
         links=_links(options),
         queueing=_queueing(options),

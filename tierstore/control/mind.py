@@ -59,6 +59,7 @@ class Limits:
         stall_seconds: How long reads from SSD may go without one that ends; 0 for ever.
         prefill_tokens_per_second: What the engine computes; None until it reports it.
         direct_reads: Whether reads from SSD may go into the device pool, past host memory.
+        rewrite_share: Of a chunk file that goes, the blocks that may be written again.
     """
 
     requests_max: int = 1024
@@ -72,6 +73,7 @@ class Limits:
     stall_seconds: float = 10.0
     prefill_tokens_per_second: float | None = None
     direct_reads: bool = False
+    rewrite_share: float = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -158,8 +160,7 @@ class Mind:
         pool: TierName = TierName.HOST,
     ) -> None:
         """Plan one copy between the caller's memory and the slots of these blocks in one of the pools."""
-        entries = request.entries[positions]
-        directory = self.directory
+        entries, directory = request.entries[positions], self.directory
         pages = (directory.host_page if pool is TierName.HOST else directory.device_page)[entries]
         job = CopyJob(
             job_id=self.jobs.next_id(),
@@ -262,8 +263,7 @@ class Mind:
     def sync_job(self, request: Request, plan: Plan) -> None:
         """Plan a sync that the request waits for."""
         job = SyncJob(self.jobs.next_id())
-        nothing = np.empty(0, np.int64)
-        self.jobs.open(JobRecord(job, request, waiters=[(request, nothing)]))
+        self.jobs.open(JobRecord(job, request, waiters=[(request, np.empty(0, np.int64))]))
         plan.jobs.append(job)
 
     def wake(self, record: JobRecord, plan: Plan, now: float) -> None:

@@ -2,8 +2,7 @@
 
 The engine calls it under its one lock and passes the time. A request is opened in slices of at most
 `SLICE_BLOCKS`, so that no lock hold grows with the request; after every verb and result the engine calls
-`tend` while it answers that more is due. Stories: `gets`, `puts`, `prefetch`, `lookahead`, `flushes`; shared
-state: `mind`.
+`tend` while it answers that more is due. Stories: `gets`, `puts`, `prefetch`, `lookahead`, `flushes`.
 """
 
 from __future__ import annotations
@@ -92,7 +91,8 @@ class Planner:
     ) -> None:
         directory = Directory(capacity)
         host = HostRoom(directory, slots, new_policy, metrics)
-        ssd = None if reclaim_below_nbytes is None else SsdRoom(directory, reclaim_below_nbytes, metrics)
+        below, share = reclaim_below_nbytes, limits.rewrite_share
+        ssd = None if below is None else SsdRoom(directory, below, share, metrics)
         self.health = SsdHealth(limits.stall_seconds)
         self._mind = Mind(directory, host, ssd, JobTable(), limits, metrics, self.health)
         if device_pool is not None:

@@ -1,9 +1,9 @@
-"""Room on SSD: the ledger of chunk files, and which file goes when room is short. Pure; under the engine's lock.
+"""Room on SSD: the ledger of chunk files, and how one goes when room is short. Pure; under the engine's lock.
 
-Files go first in, first out, whole. The tier's write worker decides where a block lies and reports it; this
-ledger remembers which blocks each file holds. When a file's turn has come its hot blocks, those that a waiting
-request needs and those used since they were written, are written again first (at most half of it, so that
-room is won), the others are forgotten, and the file goes once no read and no rewrite is left in it.
+Files go whole, the coldest first (`coldest`), now and then the oldest. The tier's write worker decides where a block
+lies and reports it; this ledger remembers which blocks each file holds. When a file's turn has come its warm blocks,
+those that a waiting request needs and the latest of those that a get has used, are written again first (no more than
+a share of it, so that room is won), the others are forgotten, and the file goes once nobody reads in it any more.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.coldest import ages, coldest
 from tierstore.control.directory import READ_BACK, REWRITING, UNREADABLE
 from tierstore.control.entry import State
 from tierstore.metrics import Metric
@@ -31,6 +32,9 @@ __all__ = ["SsdRoom"]
 _RECLAIM_BLOCKS = 512
 """Blocks of a file looked at in one step, to bound a lock hold."""
 
+_OLDEST_EVERY = 32
+"""Of so many files that go one is the oldest: deletions must be kept until everything older than they are has gone."""
+
 
 @dataclass(slots=True)
 class _Ledger:
@@ -41,6 +45,8 @@ class _Ledger:
         readers: Blocks that jobs in flight read from it.
         num_blocks: Blocks ever appended.
         num_rewritten: Blocks written again since its turn has come.
+        num_rewritten_max: Blocks that may be.
+        warm_above: Age above which they are, once its turn has come.
         leaving: Its discard is under way.
     """
 
@@ -48,6 +54,8 @@ class _Ledger:
     readers: int = 0
     num_blocks: int = 0
     num_rewritten: int = 0
+    num_rewritten_max: int = 0
+    warm_above: int = 0
     leaving: bool = False
 
 
@@ -56,7 +64,9 @@ class SsdRoom:
 
     Args:
         directory: Whose SSD columns it changes.
-        reclaim_below_nbytes: Reclaim the oldest file when the tier can take less than this.
+        reclaim_below_nbytes: Reclaim a file when the tier can take less than this.
+        rewrite_share: Of a file that goes, the blocks that may be written again. With a half, as many blocks are
+            written again, at most, as for the first time.
         metrics: Counted into.
 
     Attributes:
@@ -64,11 +74,14 @@ class SsdRoom:
         kept_as_it_is: No further file is reclaimed: nothing would be written in its stead.
     """
 
-    def __init__(self, directory: Directory, reclaim_below_nbytes: int, metrics: Metrics) -> None:
+    def __init__(self, directory: Directory, reclaim_below_nbytes: int, rewrite_share: float, metrics: Metrics) -> None:
         self._directory = directory
         self._reclaim_below_nbytes = reclaim_below_nbytes
+        self._rewrite_share = rewrite_share
         self._files: dict[int, _Ledger] = {}
         self._leaving: int | None = None
+        self._num_chosen = 0
+        self._stuck = False
         self._in_doubt: set[int] = set()
         self._refused = False
         self.free_nbytes = reclaim_below_nbytes
@@ -87,8 +100,7 @@ class SsdRoom:
         self._place(entries, extents)
 
     def moved(self, entries: Int32Array, extents: Extents) -> None:
-        """READY stays READY, in another file; the block must be used again to be kept again."""
-        self._directory.hits[entries] = 0
+        """READY stays READY, in another file."""
         self._place(entries, extents)
 
     def _place(self, entries: Int32Array, extents: Extents) -> None:
@@ -151,7 +163,7 @@ class SsdRoom:
             self._files[file].readers -= 1
 
     def end_rewrite(self, entries: Int32Array, files: Int32Array) -> None:
-        """End what `reclaim` and `pin` began for hot blocks, however their rewrite ended."""
+        """End what `reclaim` and `pin` began for warm blocks, however their rewrite ended."""
         self._directory.flags[entries] &= ~REWRITING
         self.unpin(entries, files)
 
@@ -200,13 +212,13 @@ class SsdRoom:
         return bool(self._files[self._leaving].batches)
 
     def reclaim(self) -> Int32Array:
-        """Look at a bounded number of the oldest file's blocks: forget the cold ones.
+        """Look at a bounded number of the leaving file's blocks: forget the cold ones.
 
         Returns:
-            The hot ones, READY and unpinned: the caller has them written again.
+            The warm ones, READY and unpinned: the caller has them written again.
         """
         if self._leaving is None:
-            self._leaving = next(iter(self._files))
+            self._leaving = self._choose()
         file, ledger = self._leaving, self._files[self._leaving]
         directory, looked_at = self._directory, [np.empty(0, np.int32)]
         budget = _RECLAIM_BLOCKS
@@ -220,21 +232,33 @@ class SsdRoom:
         entries = np.unique(np.concatenate(looked_at))
         here = (directory.ssd.state[entries] == State.READY) & (directory.ssd_file[entries] == file)
         live = entries[here & (directory.flags[entries] & REWRITING == 0)]
-        return self._keep_hot(ledger, live)
+        return self._keep_warm(ledger, live)
 
-    def _keep_hot(self, ledger: _Ledger, live: Int32Array) -> Int32Array:
-        """Forget the cold ones of some blocks; the hot ones are marked and returned."""
-        directory = self._directory
-        awaited = directory.next_use[live] > 0
-        used = live[((directory.hits[live] > 0) | awaited) & (directory.ssd.pins[live] == 0)]
-        order = np.lexsort((~directory.last_use[used], directory.next_use[used] == 0))
-        hot: Int32Array = used[order][: max(0, ledger.num_blocks // 2 - ledger.num_rewritten)]
-        ledger.num_rewritten += len(hot)
-        directory.flags[hot] |= REWRITING
-        cold = np.setdiff1d(live, hot, assume_unique=True)
+    def _choose(self) -> int:
+        """The file that goes next, and which of its blocks are kept: never the newest one, which is being written."""
+        self._num_chosen += 1
+        files = {file: ledger.num_blocks for file, ledger in list(self._files.items())[:-1]}
+        share = self._rewrite_share
+        if self._stuck or self._num_chosen % _OLDEST_EVERY == 0:
+            files, share = dict(list(files.items())[:1]), 1.0
+        leaving = coldest(self._directory, files, share)
+        ledger = self._files[leaving.file]
+        ledger.warm_above, ledger.num_rewritten_max = leaving.warm_above, int(share * ledger.num_blocks)
+        return leaving.file
+
+    def _keep_warm(self, ledger: _Ledger, live: Int32Array) -> Int32Array:
+        """Forget the cold ones of some blocks; the warm ones are marked and returned, youngest first."""
+        directory, age = self._directory, ages(self._directory, live)
+        youngest = np.argsort(-age, kind="stable")
+        wanted = (directory.hits[live] > 0) | (directory.next_use[live] > 0)
+        keep = wanted & (age > ledger.warm_above) & (directory.ssd.pins[live] == 0)
+        warm: Int32Array = live[youngest][keep[youngest]][: max(0, ledger.num_rewritten_max - ledger.num_rewritten)]
+        ledger.num_rewritten += len(warm)
+        directory.flags[warm] |= REWRITING
+        cold = np.setdiff1d(live, warm, assume_unique=True)
         self.forget(cold)
         directory.release(cold)
-        return hot
+        return warm
 
     def take_empty(self) -> int | None:
         """The leaving file, once, when nothing of it is known, read or rewritten any more: it may be discarded."""
@@ -247,8 +271,9 @@ class SsdRoom:
         return self._leaving
 
     def discarded(self, file: int, free_nbytes: int | None) -> None:
-        """The tier has given the file back."""
+        """The tier has given the file back; or keeps it, for want of room for its deletions, and the oldest helps."""
         del self._files[file]
+        self._stuck = free_nbytes is not None and free_nbytes <= self.free_nbytes
         self._leaving = None
         self._in_doubt.discard(file)
         self._metrics.add(Metric.RECLAIMED_FILES, 1)

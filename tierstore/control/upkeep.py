@@ -74,14 +74,14 @@ class Upkeep:
         return self._reclaim_step(plan) or mind.ageing.due or more
 
     def _reclaim_step(self, plan: Plan) -> bool:
-        """Look at some of the oldest file's blocks; plan their rewrite, or the file's discard once it is empty."""
+        """Look at some of the leaving file's blocks; plan their rewrite, or the file's discard once it is empty."""
         mind = self._mind
         if mind.ssd is None or not mind.ssd.reclaiming:
             return False
-        hot = mind.ssd.reclaim()
-        generations = mind.directory.index.generation[hot]
+        warm = mind.ssd.reclaim()
+        generations = mind.directory.index.generation[warm]
         for number in dict.fromkeys(generations.tolist()):
-            mind.rewrite_job(self._lives[number], hot[generations == number], plan)
+            mind.rewrite_job(self._lives[number], warm[generations == number], plan)
         file = mind.ssd.take_empty()
         if file is not None:
             job = DiscardJob(mind.jobs.next_id(), file)

@@ -209,7 +209,7 @@ class Engine:
         """Put the chain; before an SSD in pieces that the pool holds with ease, each written before the next comes."""
         hashes, piece = self._hashes(index), self._world.piece_blocks
         stop = min(len(hashes), start + piece)
-        self._world.put(hashes[start:stop], lambda finished: None)
+        self._world.put(hashes, slice(start, stop), lambda finished: None)
         if stop < len(hashes):
             self._world.at(self._world.now, partial(self._put, index, stop))
         else:

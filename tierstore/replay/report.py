@@ -62,6 +62,7 @@ def _plan(plan: ReplayPlan) -> dict[str, object]:
             "policy": plan.policy,
             "admission": plan.admission,
             "file_blocks": plan.file_blocks if TierName.SSD in plan.tiers else None,
+            "rewrite_share": plan.rewrite_share if TierName.SSD in plan.tiers else None,
             "write_nbytes_per_day": plan.write_budget_nbytes,
             "lookahead": "arrived" if queueing.lookahead < 0 else queueing.lookahead,
             "prefetch": None if queueing.prefetch is None else asdict(queueing.prefetch),

@@ -44,6 +44,7 @@ class ReplayPlan:
         policy: Name of the eviction policy.
         admission: Name of the admission policy of the SSD tier.
         file_nbytes: Length of a chunk file; None for what a store of this size takes.
+        rewrite_share: Of a chunk file that goes, the blocks that may be written again.
         write_budget: Bytes, or drive writes, that write-backs may put on SSD in a day; None for no bound.
         links: Speeds of links by their names in `tierstore bench`; what is missing takes no time.
         queueing: How the engine serves.
@@ -55,6 +56,7 @@ class ReplayPlan:
     policy: str = "arc"
     admission: str = "always"
     file_nbytes: int | None = None
+    rewrite_share: float = 0.5
     write_budget: int | DriveWrites | None = None
     links: Mapping[str, LinkModel] = field(default_factory=dict)
     queueing: Queueing = field(default_factory=Queueing)
@@ -96,6 +98,7 @@ def replay(plan: ReplayPlan, on_progress: Callable[[int], None] = lambda served:
             links=plan.links,
             tokens_per_second=plan.queueing.tokens_per_second if plan.queueing.advised else None,
             write_nbytes_per_day=plan.write_budget_nbytes,
+            rewrite_share=plan.rewrite_share,
         )
     )
     engine = Engine(trace, world, plan.queueing)

@@ -69,6 +69,7 @@ class Setup:
         admission: What is written to SSD.
         links: Speeds by the names of `LINKS`; what is missing takes no time.
         write_nbytes_per_day: What write-backs may put on SSD, in bytes of the model; None for no bound.
+        rewrite_share: Of a chunk file that goes, the blocks that may be written again.
     """
 
     host_blocks: int
@@ -81,6 +82,7 @@ class Setup:
     links: Mapping[str, LinkModel]
     tokens_per_second: float | None = None
     write_nbytes_per_day: int | None = None
+    rewrite_share: float = 0.5
 
 
 class World:
@@ -124,10 +126,11 @@ class World:
             self.run(self.planner.probe(LIFE, wanted, advice, self.now))
         return advice
 
-    def put(self, hashes: UInt8Array, then: Callable[[Finished], None]) -> None:
-        """Put a whole chain; what is held is not copied."""
-        parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes[:-1]])
-        self._start(self.planner.put(LIFE, hashes, parents), then)
+    def put(self, hashes: UInt8Array, piece: slice, then: Callable[[Finished], None]) -> None:
+        """Put a piece of a chain of uint8[n, 32] hashes; what is held is not copied."""
+        before = hashes[piece.start - 1 : piece.start] if piece.start else np.zeros((1, HASH_NBYTES), np.uint8)
+        own = hashes[piece]
+        self._start(self.planner.put(LIFE, own, np.concatenate([before, own[:-1]])), then)
 
     def prefetch(self, hashes: UInt8Array, deadline: float, then: Callable[[Finished], None]) -> RequestId | None:
         """Prefetch blocks; `then` is called when that has ended. None where it has already."""
@@ -265,6 +268,7 @@ def _planner(setup: Setup, metrics: Metrics) -> Planner:
             prefetch_inflight_nbytes_max=inflight_nbytes,
             write_nbytes_per_day=None if budget is None else int(budget * scale),
             prefill_tokens_per_second=setup.tokens_per_second,
+            rewrite_share=setup.rewrite_share,
         ),
         metrics=metrics,
         reclaim_below_nbytes=reclaim_blocks * PAGE_NBYTES if setup.ssd_blocks else None,

@@ -35,7 +35,7 @@ COPIES = 2
 """Records that say the same: one that is damaged would bring older records of its blocks back, where no other does."""
 
 _NEXT_TO_GO = 2
-"""So many files, the oldest, are looked at for the one that goes next: two begun in one call may go in either order."""
+"""So many files, the oldest, find room for theirs: they go where no other can. Two begun in one call count as one."""
 
 NO_SLOT = 0xFFFF_FFFF
 """What the header of a record says that is no inner chunk of the Zarr shard."""
