@@ -41,6 +41,23 @@ _LFM2: dict[str, object] = {
     "block_ffn_dim_multiplier": 1.0,
 }
 """Layers of two kinds: those of "conv" keep the last two tokens' values as their state."""
+_DEEPSEEK: dict[str, object] = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 64,
+    "v_head_dim": 64,
+    "q_lora_rank": None,
+}
+"""Attention through latents, of which every worker holds the same; its sizes are the only ones that vLLM computes."""
 
 
 def write_model(
@@ -53,9 +70,13 @@ def write_model(
     vocabulary: int = 512,
     seed: int = 0,
     state_layers: Sequence[int] = (),
+    latent: bool = False,
     **config: object,
 ) -> None:
-    """Write a model, where the folder does not hold one yet: a Llama, or an LFM2 where some layers keep a state."""
+    """Write a model, where the folder does not hold one yet.
+
+    A Llama, or an LFM2 where some layers keep a state, or a DeepSeek V2 where what is kept is latent.
+    """
     path = Path(folder)
     if (path / "config.json").exists():
         return
@@ -83,6 +104,10 @@ def write_model(
         kinds = ["conv" if layer in state_layers else "full_attention" for layer in range(layers)]
         shape |= _LFM2 | {"layer_types": kinds, "conv_dim": hidden, "block_dim": hidden, "block_ff_dim": inner}
         weights |= _lfm2_weights(kinds, random, hidden, kv_size=kv_size, head_size=head_size)
+    elif latent:
+        shape |= _DEEPSEEK | {"moe_intermediate_size": hidden, "first_k_dense_replace": layers}
+        weights["lm_head.weight"] = random(vocabulary, hidden)
+        weights |= _deepseek_weights(layers, random, hidden, heads=heads)
     else:
         shape |= _LLAMA
         weights["lm_head.weight"] = random(vocabulary, hidden)
@@ -103,6 +128,27 @@ def _llama_weights(layers: int, random: Random, hidden: int, *, kv_size: int) ->
             f"{prefix}self_attn.k_proj.weight": random(kv_size, hidden),
             f"{prefix}self_attn.v_proj.weight": random(kv_size, hidden),
             f"{prefix}self_attn.o_proj.weight": random(hidden, hidden),
+            f"{prefix}mlp.gate_proj.weight": random(2 * hidden, hidden),
+            f"{prefix}mlp.up_proj.weight": random(2 * hidden, hidden),
+            f"{prefix}mlp.down_proj.weight": random(hidden, 2 * hidden),
+            f"{prefix}input_layernorm.weight": torch.ones(hidden),
+            f"{prefix}post_attention_layernorm.weight": torch.ones(hidden),
+        }
+    return weights
+
+
+def _deepseek_weights(layers: int, random: Random, hidden: int, *, heads: int) -> Weights:
+    import torch
+
+    weights = {"model.norm.weight": torch.ones(hidden)}
+    for layer in range(layers):
+        prefix = f"model.layers.{layer}."
+        weights |= {
+            f"{prefix}self_attn.q_proj.weight": random(heads * 128, hidden),
+            f"{prefix}self_attn.kv_a_proj_with_mqa.weight": random(512 + 64, hidden),
+            f"{prefix}self_attn.kv_a_layernorm.weight": torch.ones(512),
+            f"{prefix}self_attn.kv_b_proj.weight": random(heads * 128, 512),
+            f"{prefix}self_attn.o_proj.weight": random(hidden, heads * 64),
             f"{prefix}mlp.gate_proj.weight": random(2 * hidden, hidden),
             f"{prefix}mlp.up_proj.weight": random(2 * hidden, hidden),
             f"{prefix}mlp.down_proj.weight": random(hidden, 2 * hidden),

@@ -38,6 +38,7 @@ def test_the_connector_has_every_method_that_vllm_calls_with_its_parameters(nurs
     ("options", "connector", "told"),
     [
         ({"prefix_caching_hash_algo": "xxhash"}, {}, "prefix-caching-hash-algo sha256"),
+        ({"enable_prefix_caching": False}, {}, "--enable-prefix-caching"),
         ({}, {"host_sise": "1 GiB"}, "did you mean host_size"),
     ],
 )

@@ -175,6 +175,27 @@ def test_workers_of_one_engine_share_a_store_that_it_holds_itself(
         assert engine.hits() == (0, 4 * 192), "from SSD"
 
 
+def test_two_workers_keep_once_what_both_hold(nursery: Nursery, models: Path, folder: Path) -> None:
+    """MLA, whose latents are not split. vLLM does not compute it behind a prefix on a CPU, so nothing is loaded."""
+    options = OPTIONS | {"tensor_parallel_size": 2, "shape": {"latent": True, "layers": 2}}
+    with serving(folder, host_size="64 MiB") as endpoint:
+        saving = {
+            "kv_connector": "TierStoreConnector",
+            "kv_connector_module_path": "tierstore.connectors.vllm",
+            "kv_role": "kv_producer",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": through(endpoint),
+        }
+        model = str(models / "latent")
+        with running(nursery, model=model, connector=None, transfer=saving, **options) as engine:
+            attached(endpoint, sessions=3)
+            engine.generate(PROMPTS)
+            engine.ask("settle")
+            with Client(endpoint, attach=False) as client:
+                assert client.wait(PATIENCE_SECONDS)
+                assert client.metrics()["tierstore_host_used_blocks"] == 4 * 12, "of 16 tokens, as vLLM has it there"
+
+
 def test_two_workers_each_keep_their_share_of_a_block(nursery: Nursery, models: Path, folder: Path) -> None:
     with serving(folder, host_size="64 MiB") as endpoint:
         options = OPTIONS | {"tensor_parallel_size": 2}

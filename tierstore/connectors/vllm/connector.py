@@ -48,6 +48,7 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self._options = Options.read(self._kv_transfer_config.kv_connector_extra_config)
+        identity.check_prefixes(vllm_config)
         groups = pages.find_groups(kv_cache_config, self._options.blocks_per_store_block)
         _check(vllm_config, self._options, groups)
         identity.check_hash_tokens(vllm_config, kv_cache_config, groups[0].block_tokens)

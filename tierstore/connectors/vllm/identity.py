@@ -20,7 +20,7 @@ from tierstore.errors import ConfigError
 from tierstore.keys import Namespace
 from tierstore.layout import KVLayout
 
-__all__ = ["check_hash_tokens", "check_hashes", "describe_engine", "find_revision", "make_namespace"]
+__all__ = ["check_hash_tokens", "check_hashes", "check_prefixes", "describe_engine", "find_revision", "make_namespace"]
 
 REPRODUCIBLE = ("sha256", "sha256_cbor")
 """Hash algorithms of vLLM that give the same hash in every process, of 32 bytes."""
@@ -37,6 +37,21 @@ def check_hashes(vllm_config: Any) -> None:
         raise ConfigError(
             f"block hashes are made by {algorithm}, which is seeded anew in every process and not safe against "
             f"collisions; start vLLM with --prefix-caching-hash-algo {' or '.join(REPRODUCIBLE)}"
+        )
+
+
+def check_prefixes(vllm_config: Any) -> None:
+    """Refuse to load for an engine that has its own prefix cache turned off: it may compute as if nothing were before.
+
+    vLLM turns it off itself where a backend cannot look back, as that for MLA on a CPU. Who only saves may.
+
+    Raises:
+        ConfigError: It is off, and blocks would be loaded.
+    """
+    if vllm_config.kv_transfer_config.is_kv_consumer and not vllm_config.cache_config.enable_prefix_caching:
+        raise ConfigError(
+            "vLLM's own prefix caching is off, so nothing tells that it can compute behind a prefix that is loaded; "
+            "start it with --enable-prefix-caching, or, where vLLM turns that off itself, without the connector"
         )
 
 
