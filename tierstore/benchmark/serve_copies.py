@@ -89,7 +89,7 @@ def _measure(
             limit_name=names[1],
             call_nbytes=plan.clients * plan.call_nbytes,
             num_pairs_min=8,
-            prepare=lambda _: crew.all(lambda member: member.poison()),
+            prepare=lambda call: crew.all(lambda member: member.poison(held[call % len(held)])),
             limit=limits[1],
             product=lambda call: crew.get(held[call % len(held)]),
             num_wrong=lambda call: crew.num_wrong(held[call % len(held)]),
