@@ -52,4 +52,6 @@ def test_nothing_heavy_is_loaded_by(program: str) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_little_time_is_spent_by(program: str) -> None:
-    assert min(cpu_seconds(PROGRAMS[program]) for _ in range(5)) <= CPU_SECONDS_MAX
+    """Or little more than click takes by itself, where the machine is slow."""
+    own, bare = zip(*((cpu_seconds(PROGRAMS[program]), cpu_seconds("import click")) for _ in range(5)), strict=True)
+    assert min(own) <= max(CPU_SECONDS_MAX, 1.5 * min(bare))
