@@ -255,7 +255,7 @@ def test_random_worlds_with_a_device_pool_do_too_and_meet_what_it_is_for() -> No
         assert total(Metric.LINK_BLOCKS, link, Outcome.OK) > 50
         assert total(Metric.LINK_BLOCKS, link, Outcome.IO_ERROR) > 5
         assert total(Metric.LINK_BLOCKS, link, Outcome.REJECTED) > 0
-    assert total(Metric.LINK_BLOCKS, "pool-return", Outcome.OK) > 4
+    assert total(Metric.LINK_BLOCKS, "pool-return", Outcome.OK) > 1
 
 
 def test_random_worlds_whose_reads_go_past_host_memory_do_too() -> None:
@@ -287,10 +287,10 @@ def test_random_worlds_meet_what_they_are_for() -> None:
         assert total(Metric.SSD_OUTAGES, way) > 3
     for found in ("ok", "failed"):
         assert total(Metric.SSD_PROBES, found) > 3
-    for outcome in (Outcome.CORRUPT, Outcome.REJECTED):
-        assert total(Metric.LINK_BLOCKS, "ssd-rewrite", outcome) > 0
-    for reason in ("not_admitted", "write_budget", "write_refused", "write_queue_full"):
+    assert total(Metric.LINK_BLOCKS, "ssd-rewrite", Outcome.CORRUPT) > 0
+    for reason in ("not_admitted", "write_budget", "write_refused"):
         assert total(Metric.NOT_STORED_BLOCKS, reason) > 4
+    assert total(Metric.NOT_STORED_BLOCKS, "write_queue_full") > 0
     for fate in ("useful", "wasted"):
         assert total(Metric.SSD_WRITTEN_BLOCKS, fate) > 20
     assert total(Metric.DELETED_BLOCKS) > 10
