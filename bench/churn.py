@@ -26,6 +26,7 @@ import click
 from bench.churn_client import WRONG_BYTES
 from bench.growth import Series, series_of, table
 from tierstore.benchmark.machine import describe_machine
+from tierstore.benchmark.tied import tied
 from tierstore.client import Client
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _serving(folder: Path, address: str) -> Iterator[int]:
     """A service with a small pool and a small SSD; its pid. Told to end afterwards, which must go well."""
     settings = [f"--ssd.dir={folder / 'ssd'}", "--ssd.size=48 MiB", "--ssd.file_size=2 MiB", "--ssd.free_floor=64 MiB"]
     command = [sys.executable, "-m", "tierstore", "serve", f"--listen={address}", "--host.size=16 MiB"]
-    with (folder / "service.log").open("wb") as said, subprocess.Popen([*command, *settings], stderr=said) as process:
+    with (folder / "service.log").open("wb") as said, tied([*command, *settings], stderr=said) as process:
         try:
             yield process.pid
         finally:
@@ -90,7 +91,8 @@ def _round(address: str, random: Random, counts: dict[str, int]) -> None:
         for number in range(_CLIENTS):
             arguments = [address, "attach" if number % 2 else "stream", str(random.getrandbits(32))]
             command = [sys.executable, "-m", "bench.churn_client", *arguments]
-            client = stack.enter_context(subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE))
+            ends = tied(command, ends_by=signal.SIGKILL, stdout=subprocess.PIPE, cwd=_ROOT)
+            client = stack.enter_context(ends)
             stack.callback(client.kill)
             clients.append(client)
         for client in clients:

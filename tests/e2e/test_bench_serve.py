@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -82,3 +85,27 @@ def test_the_first_prompts_are_the_most_wanted() -> None:
 def test_prompts_of_a_trace_come_in_its_order() -> None:
     prompts = Prompts(10, 1.0, seed=1, recorded=[3, 1, 2])
     assert [next(prompts) for _ in range(6)] == [3, 1, 2, 3, 1, 2]
+
+
+MIDDLEMAN = """
+import signal, sys
+from tierstore.benchmark.tied import tied
+command = [sys.executable, "-c", "import signal; signal.pause()"]
+with tied(command, ends_by=signal.{name}) as process:
+    print(process.pid, flush=True)
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
+def test_what_a_killed_benchmark_started_ends_with_it(name: str) -> None:
+    command = [sys.executable, "-c", MIDDLEMAN.format(name=name)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        started = os.pidfd_open(int(process.stdout.readline()))
+        if name == "SIGKILL":
+            signal.pidfd_send_signal(started, signal.SIGSTOP)  # a stopped one would not hear of SIGTERM
+        assert not select.select([started], [], [], 0.2)[0]
+        process.kill()
+        assert select.select([started], [], [], 60.0)[0], "it lives on"
+        os.close(started)

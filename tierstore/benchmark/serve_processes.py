@@ -1,4 +1,4 @@
-"""The processes of one run: a service of its own, and a bare gRPC server beside it. Both end with the run."""
+"""The processes of one run, which end with it: a service of its own, and a bare gRPC server beside it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tierstore.benchmark.tied import tied
 from tierstore.errors import UnavailableError
 from tierstore.service.bare import BareClient
 
@@ -71,7 +72,7 @@ def _process(arguments: Sequence[str], log: Path) -> Iterator[int]:
         UnavailableError: Instead of one raised meanwhile, with the last that the program has said.
     """
     command = [sys.executable, *arguments]
-    with log.open("w") as output, subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=output) as process:
+    with log.open("wb") as output, tied(command, stderr=output) as process:
         try:
             yield process.pid
         except UnavailableError as error:
