@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bench.torture.blocks import Record
     from tierstore.types import UInt8Array
 
-__all__ = ["FACTS", "Fact", "Fate", "Fault", "Knowledge", "blocks_and_last", "judge"]
+__all__ = ["FACTS", "Fact", "Fate", "Fault", "Knowledge", "blocks_in", "judge"]
 
 Fact: TypeAlias = str
 """A fact as a line of JSON: its name and what it is told with."""
@@ -30,9 +30,6 @@ FACTS: Final = (
     *("wrote", "moved", "left", "spoilt", "fault", "count"),
 )
 """Names of the methods that a journal may call."""
-
-_DISORDER_SEQUENCES: Final = 64 << 16
-"""Jobs planned at the same time may be written in another order."""
 
 
 class Fault(StrEnum):
@@ -122,10 +119,7 @@ class Knowledge:
     counts: Counter[str] = field(default_factory=Counter)
     faults: list[tuple[Fault, str]] = field(default_factory=list)
     _files: dict[str, dict[Block, int]] = field(default_factory=dict)
-    _last: dict[str, int] = field(default_factory=dict)
-    _age: dict[str, int] = field(default_factory=dict)  # as a store counts it: what was last found, or first written
     _unseen_nbytes: int = 0
-    _orderly: bool = True
 
     def learn(self, fact: Fact) -> None:
         """Take a fact from a journal."""
@@ -185,17 +179,15 @@ class Knowledge:
     def found(self, files: Mapping[str, Sequence[Record]], *, capacity_nbytes: int) -> None:
         """What lies in the folder's files before a life, and what that life lets them take."""
         self.capacity_nbytes = capacity_nbytes
-        self._files, self._last, self._age, self._unseen_nbytes = {}, {}, {}, 0
+        self._files, self._unseen_nbytes = {}, 0
         for fate in self.fates.values():
             fate.newest, fate.gone = -1, False
         for path, records in files.items():
-            self.wrote(path, *blocks_and_last(records))
+            self.wrote(path, blocks_in(records))
 
-    def wrote(self, path: str, records: Iterable[Sequence[int]], last: int) -> None:
-        """Blocks were appended to a file: space, number and sequence of each; and the last sequence of any record."""
+    def wrote(self, path: str, records: Iterable[Sequence[int]]) -> None:
+        """Blocks were appended to a file: space, number and sequence of each."""
         held = self._files.setdefault(path, {})
-        self._last[path] = max(last, self._last.get(path, -1))
-        self._age.setdefault(path, last)
         for space, number, sequence in records:
             block = Block(space, number)
             held[block] = max(sequence, held.get(block, -1))
@@ -204,8 +196,7 @@ class Knowledge:
 
     def moved(self, src: str, dst: str) -> None:
         """A file has another name."""
-        self._files[dst], self._last[dst] = self._files.pop(src, {}), self._last.pop(src, -1)
-        self._age[dst] = self._age.pop(src, -1)
+        self._files[dst] = self._files.pop(src, {})
 
     def left(self, path: str, used_nbytes: int) -> None:
         """A file is about to be removed by the store; all chunk files together take `used_nbytes`."""
@@ -213,10 +204,6 @@ class Knowledge:
         leaving = self._musts(held)
         if leaving and used_nbytes + self._unseen_nbytes <= self.capacity_nbytes - 3 * self.file_nbytes:
             self.fault(Fault.LOST, f"{path} went with {len(leaving)} durable blocks, at {used_nbytes} bytes in use")
-        age = self._age.pop(path, -1)
-        for other, blocks in self._files.items():
-            if leaving and self._orderly and self._musts(blocks) and self._last[other] + _DISORDER_SEQUENCES < age:
-                self.fault(Fault.LOST, f"{path} went with {len(leaving)} durable blocks before {other}, which is older")
         self.counts["files_reclaimed"] += bool(leaving)
         self.counts["durable_reclaimed"] += len(leaving)
         for block, sequence in held.items():
@@ -235,7 +222,6 @@ class Knowledge:
         A store that is open may believe of `unseen_nbytes` that they are in use.
         """
         self._unseen_nbytes += unseen_nbytes
-        self._orderly = False  # files count as old as their last record, intact or not
         for space, number, sequence in blocks:
             fate = self.fates[Block(space, number)]
             if sequence >= fate.newest:
@@ -258,11 +244,9 @@ class Knowledge:
         return [self.fates[Block(space, number)] for number in numbers]
 
 
-def blocks_and_last(records: Iterable[Record]) -> tuple[list[tuple[int, int, int]], int]:
+def blocks_in(records: Iterable[Record]) -> list[tuple[int, int, int]]:
     """What `Knowledge.wrote` is told of records."""
-    found = list(records)
-    blocks = [(*record.block, record.sequence) for record in found if record.block is not None]
-    return blocks, max((record.sequence for record in found), default=-1)
+    return [(*record.block, record.sequence) for record in records if record.block is not None]
 
 
 def judge(block: Block, fate: Fate, row: UInt8Array) -> tuple[Fault, str] | None:

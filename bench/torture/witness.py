@@ -17,7 +17,7 @@ from typing import Final
 
 from bench.torture.blocks import records_in
 from bench.torture.journal import Journal
-from bench.torture.knowledge import blocks_and_last
+from bench.torture.knowledge import blocks_in
 from tierstore.disk.base import Buffer, Disk, File, Folder, Lock
 from tierstore.errors import DiskError
 from tierstore.types import PAGE_NBYTES
@@ -164,7 +164,7 @@ class Witness:
         """Say which blocks lie in what was written."""
         records = records_in(b"".join(buffers)) if is_chunk_file(path) else []
         if records:
-            self._journal.say("wrote", path, *blocks_and_last(records))
+            self._journal.say("wrote", path, blocks_in(records))
 
     def _check_alive(self, operation: str, path: str) -> None:
         if self.ended:

@@ -17,7 +17,7 @@ def known() -> Knowledge:
     known = Knowledge(FILE)
     known.found({}, capacity_nbytes=CAPACITY)
     known.put(0, [7])
-    known.wrote(OLD, [(0, 7, 1)], 1)
+    known.wrote(OLD, [(0, 7, 1)])
     known.kept(0, [7], [0])
     return known
 
@@ -34,7 +34,7 @@ def test_an_acknowledged_block_must_be_there_until_its_delete_is_called(known: K
     assert not must(known), "its put was planned before the delete"
 
 
-def test_a_full_folder_excuses_the_oldest_file(known: Knowledge) -> None:
+def test_a_full_folder_excuses_a_file_that_goes(known: Knowledge) -> None:
     known.left(OLD, CAPACITY)
     assert not must(known)
     assert not known.faults
@@ -45,7 +45,7 @@ def test_a_full_folder_excuses_the_oldest_file(known: Knowledge) -> None:
 def test_an_answer_does_not_count_for_a_block_that_left_and_was_written_again_meanwhile(known: Knowledge) -> None:
     ticket = known.fates[Block(0, 7)].ticket
     known.left(OLD, CAPACITY)
-    known.wrote(NEW, [(0, 7, 2)], 2)
+    known.wrote(NEW, [(0, 7, 2)])
     known.kept(0, [7], [ticket])
     assert not must(known), "what was synced is not what is there"
     known.kept(0, [7], [known.fates[Block(0, 7)].ticket])
@@ -57,25 +57,8 @@ def test_a_file_that_goes_while_there_is_room_is_a_loss(known: Knowledge) -> Non
     assert [kind for kind, _ in known.faults] == [Fault.LOST]
 
 
-def test_a_file_that_goes_before_an_older_one_is_a_loss(known: Knowledge) -> None:
-    known.put(0, [8])
-    known.wrote(NEW, [(0, 8, 1 << 30)], 1 << 30)
-    known.kept(0, [8], [0])
-    known.left(NEW, CAPACITY)
-    assert [kind for kind, _ in known.faults] == [Fault.LOST]
-
-
-def test_a_file_is_as_old_as_what_was_first_written_in_it(known: Knowledge) -> None:
-    known.put(0, [8])
-    known.wrote(NEW, [(0, 8, 1 << 30)], 1 << 30)
-    known.kept(0, [8], [0])
-    known.wrote(OLD, [(0, 7, 1 << 40)], 1 << 40)
-    known.left(OLD, CAPACITY)
-    assert not known.faults
-
-
 def test_a_block_written_again_does_not_leave_with_its_old_file(known: Knowledge) -> None:
-    known.wrote(NEW, [(0, 7, 2)], 2)
+    known.wrote(NEW, [(0, 7, 2)])
     known.left(OLD, CAPACITY)
     assert must(known)
 
