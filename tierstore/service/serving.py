@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tierstore.health import Service
 from tierstore.service.doors import open_doors
 from tierstore.service.heap import keep_freed_memory
 from tierstore.service.server import Server
@@ -21,6 +22,7 @@ from tierstore.service.sockets import UNIX, own_path
 from tierstore.service.workers import Workers
 from tierstore.settings import format_size
 from tierstore.store import Store
+from tierstore.types import TierName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,19 +48,21 @@ def serve(config: StoreConfig, say: Say) -> None:
     keep_freed_memory()
     with Store(config) as store:
         asyncio.run(_watch(store, addresses, say))
-    say("tierstore: all is finished and synced")
 
 
 async def _watch(store: Store, addresses: list[str], say: Say) -> None:
-    """The main thread: start the service, and hand signals on until it has ended."""
+    """The main thread: start the service, and hand signals on until it has ended and the store is closed."""
     ending = _Ending(say)
     workers = Workers("service-loop", threads=1)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.ask, number)
     try:
         await workers.run(lambda: asyncio.run(_live(store, addresses, ending, say)))
+        farewell = _farewell(store)
     finally:
+        await workers.run(store.close)  # not on this thread: a second signal ends a sync that takes long, too
         workers.close()
+    say(farewell)
 
 
 async def _live(store: Store, addresses: list[str], ending: _Ending, say: Say) -> None:
@@ -93,6 +97,13 @@ def _banner(store: Store) -> Iterator[str]:
     else:
         yield "tierstore: no ssd tier: nothing outlives this process; set ssd.dir"
     yield f"tierstore: device {config.device.name}, eviction {config.policy.name}, admission {config.admission.name}"
+
+
+def _farewell(store: Store) -> str:
+    ssd = store.health().get(TierName.SSD)
+    if ssd is None or ssd.service is Service.SERVING:
+        return "tierstore: all is finished and synced"
+    return f"tierstore: all is finished; what was not durable is lost, as the SSD was off: {ssd.why}"
 
 
 class _Ending:

@@ -17,6 +17,8 @@ UNIX = "unix:"
 """Begins an address that is a path."""
 
 _PROBE_SECONDS = 1.0
+_PATH_BYTES_MAX = 107
+"""Room of sun_path in unix(7), less the byte that ends it."""
 
 
 @contextmanager
@@ -33,9 +35,11 @@ def clear_way(path: str) -> None:
     """Remove a socket that a server left behind. Blocks briefly.
 
     Raises:
-        ConfigError: A server listens on it, or it is something else, or its folder is not there.
+        ConfigError: A server listens on it, or it is something else, or its folder is not there, or it is too long.
     """
     file = Path(path)
+    if len(os.fsencode(path)) > _PATH_BYTES_MAX:
+        raise ConfigError(f"{path} is too long for a socket: give a path of at most {_PATH_BYTES_MAX} bytes")
     if not file.parent.is_dir():
         raise ConfigError(f"{path} cannot be made: there is no folder {file.parent}; make it, or give another path")
     if not file.exists():

@@ -10,17 +10,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from tests.e2e.service.authority import LOCAL, Authority
 from tests.e2e.service.stranger import Stranger
 from tests.e2e.service.world import patient
 from tests.payload import SMALL, TIMEOUT_SECONDS, block_hash, namespace, rows
@@ -40,51 +37,10 @@ from tierstore.worker import Worker
 
 BLOCKS = [block_hash(number) for number in range(3)]
 BYTES = rows(range(3), 8192)
-LOCAL = "localhost"
 
 
 def of_tenant(tenant: str | None) -> Namespace:
     return replace(namespace(), tenant=tenant)
-
-
-class Authority:
-    """Signs certificates."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
-        self.path = self._write("ca.pem", self._certificate(self._name, self._key, is_authority=True))
-
-    def sign(self, name: str) -> tuple[str, str]:
-        """Paths of a certificate for this machine and of its key."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        secret = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        certificate = self._certificate(subject, key, is_authority=False)
-        return self._write(f"{name}.pem", certificate), self._write(f"{name}.key", secret)
-
-    def _certificate(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool) -> bytes:
-        now = datetime.now(UTC)
-        made = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(LOCAL)]), critical=False)
-        )
-        return made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-    def _write(self, name: str, text: bytes) -> str:
-        path = self._folder / name
-        path.write_bytes(text)
-        return str(path)
 
 
 @pytest.fixture(scope="module")

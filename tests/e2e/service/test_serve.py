@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ import pytest
 from tests.e2e.service.world import patient
 from tests.payload import SMALL, TIMEOUT_SECONDS, block_hash, namespace, rows
 from tests.processes import open_files
+from tierstore.store import Store
 from tierstore.types import Outcome
 
 ROOT = Path(__file__).parents[3]
@@ -132,6 +135,50 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["ssd"]
 
 
+class SlowlyClosed(Store):
+    """One whose last sync takes long."""
+
+    def close(self) -> None:
+        """Begins, and is then held up."""
+        sys.stderr.write("closing\n")
+        sys.stderr.flush()
+        threading.Event().wait(TIMEOUT_SECONDS)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once_also_in_its_last_sync(tmp_path: Path, number: int) -> None:
+    program = f"""
+from tests.e2e.service import test_serve
+from tierstore.config import StoreConfig
+from tierstore.service import serving
+serving.Store = test_serve.SlowlyClosed
+config = StoreConfig.load(overrides={{"host.size": "1 MiB", "service.listen": "unix:{tmp_path}/service.sock"}})
+serving.serve(config, lambda line: print(line, file=sys.stderr, flush=True))
+"""
+    command = [sys.executable, "-c", f"import sys\n{program}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            served = Served(process, "")
+            process.send_signal(number)
+            assert process.stderr is not None
+            assert any(line == "closing\n" for line in process.stderr)
+            code, said = served.end(number)
+        finally:
+            process.kill()
+    assert (code, said) == (128 + number, "tierstore: ended at once; what was not durable is lost\n")
+
+
+def test_it_claims_no_sync_to_a_folder_that_was_taken_away(tmp_path: Path) -> None:
+    with serve(tmp_path) as served, patient(served.address) as client:
+        handle = client.namespace(namespace())
+        shutil.rmtree(tmp_path / "ssd")
+        assert not handle.put(BLOCKS, BYTES, durable=True).result(TIMEOUT_SECONDS).ok
+        code, said = served.end()
+    assert code == 0
+    assert "synced" not in said
+    assert "the SSD was off: LOCK of the SSD folder was removed" in said
+
+
 def test_a_killed_service_is_found_again_by_its_clients(tmp_path: Path) -> None:
     with serve(tmp_path) as served, patient(served.address) as client:
         handle = client.namespace(namespace())
@@ -205,6 +252,7 @@ def test_a_live_services_socket_is_not_taken_from_it(tmp_path: Path) -> None:
         (["--listen", "0.0.0.0:0"], "service.tls_certificate"),
         (["--listen", "nowhere"], "service.listen"),
         (["--listen", "unix:/does/not/exist/socket"], "/does/not/exist"),
+        (["--listen", f"unix:/tmp/{'long' * 26}"], "at most 107 bytes"),
         (["--service-lease-seconds", "soon"], "service.lease_seconds"),
     ],
 )
