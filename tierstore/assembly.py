@@ -256,7 +256,7 @@ def _planner(
 
 def _host_pool(config: StoreConfig, device: Device, pool_nbytes: int, stack: ExitStack) -> HostPool:
     """The host pool, pinned where the device wants that."""
-    pool = HostPool(pool_nbytes, shared=config.host.shared)
+    pool = HostPool(pool_nbytes, shared=bool(config.host.shared))
     stack.callback(pool.close)
     stack.callback(device.pin(pool.view))
     if config.host.populate:

@@ -40,7 +40,7 @@ class HostConfig:
     size: int = _setting(_GIB, _PIECE, "memory of the host pool, through which everything passes")
     slab_size: int | None = _setting(None, _AUTO_PIECE, "cut of the pool given to one block size at a time")
     populate: bool = _setting(False, settings.FLAG, "touch the whole pool at start instead of on first use")
-    shared: bool = _setting(False, settings.FLAG, "let other processes of this user map the pool")
+    shared: bool | None = _setting(None, settings.AUTO_FLAG, "let this user's processes map it; auto: only a service's")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from tierstore.errors import ConfigError
 
 __all__ = [
     "ADDRESS",
+    "AUTO_FLAG",
     "FLAG",
     "FOLDER",
     "NAME",
@@ -64,12 +65,14 @@ class Kind:
         read: Brings a given value to its type; raises ValueError where it does not fit.
         absent: How None is written: ``"auto"``, or ``"none"`` where the thing is off.
         is_size: Whether the value counts bytes.
+        is_flag: Whether its option alone, without a value, is true.
     """
 
     accepts: str
     read: Callable[[object], object]
     absent: str = ""
     is_size: bool = False
+    is_flag: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +235,7 @@ def optional(kind: Kind, absent: str) -> Kind:
     def read(value: object) -> object:
         return None if value == absent else kind.read(value)
 
-    return Kind(f'{kind.accepts}, or "{absent}"', read, absent, kind.is_size)
+    return replace(kind, accepts=f'{kind.accepts}, or "{absent}"', read=read, absent=absent)
 
 
 def _read_size(value: object) -> int:
@@ -287,6 +290,7 @@ def _read_name(value: object) -> str:
 ADDRESS = Kind("an address such as 127.0.0.1:9400", _read_address)
 SECONDS = Kind("a number of seconds such as 30 or 0.5", _read_seconds)
 SHARE = Kind("a share from 0 to 1 such as 0.5", _read_share)
-FLAG = Kind("true or false", _read_flag)
+FLAG = Kind("true or false", _read_flag, is_flag=True)
+AUTO_FLAG = optional(FLAG, "auto")
 FOLDER = Kind("the path of a folder", _read_folder)
 NAME = Kind("the name of a registered plug-in", _read_name)

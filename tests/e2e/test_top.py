@@ -22,10 +22,10 @@ COMMAND = (sys.executable, "-m", "tierstore", "top")
 ENTER_SCREEN, LEAVE_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
 
 
-def shown(*, host_name: str = "node7", why: str = "No space left on device", lost: str = "") -> str:
-    console = Console(width=140, highlight=False, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+def shown(*, width: int = 140, host_name: str = "node7", why: str = "No space left on device", lost: str = "") -> str:
+    console = Console(width=width, highlight=False, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     with console.file:
-        console.print(frame(made_up(host_name, why), lost))
+        console.print(frame(made_up(host_name, why), width, lost))
     return console.export_text()
 
 
@@ -57,6 +57,15 @@ def test_text_of_a_store_commands_no_terminal_and_is_no_markup() -> None:
     assert "[bold]y" in text
 
 
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_narrow_terminal_cuts_off_no_figure(width: int) -> None:
+    text = shown(width=width)
+    assert "…" not in text
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    for words in ("load 1.50 GB/s", "5.00 TiB 1.5 ms 3 2"):
+        assert any(words in line for line in lines), words
+
+
 def test_a_frame_that_is_not_of_now_says_so() -> None:
     assert "not of now: no store answers" in shown(lost="no store answers at 127.0.0.1:9")
 
@@ -66,11 +75,11 @@ def test_a_frame_that_is_not_of_now_says_so() -> None:
     [([], ""), ([0.0, None, 1.0], "▁ █"), ([0.0, 0.5, 0.999], "▁▅█"), ([1.0] * 100, "█" * 30)],
 )
 def test_a_sparkline_is_one_character_a_value(values: list[float | None], expected: str) -> None:
-    assert sparkline(values, 1.0) == expected.rjust(30)
+    assert sparkline(values, 1.0, 30) == expected.rjust(30)
 
 
 def test_nothing_that_moved_is_a_flat_line() -> None:
-    assert sparkline([0.0, 0.0], 0.0).strip() == "▁▁"
+    assert sparkline([0.0, 0.0], 0.0, 30).strip() == "▁▁"
 
 
 def test_once_prints_one_frame_and_ends(tmp_path: Path) -> None:

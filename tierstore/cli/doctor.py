@@ -91,7 +91,7 @@ def _memory(host: HostConfig) -> Iterator[_Finding]:
         yield _Finding("memory", f"{_rounded(free_nbytes)} free; the pool asks for {format_size(host.size)}")
     except MemoryLimitError as error:
         yield _Finding("memory", str(error), "set [host] size lower, or raise that limit", fatal=True)
-    mode, kind = huge_pages(shared=host.shared), "shared" if host.shared else "private"
+    mode, kind = huge_pages(shared=bool(host.shared)), "shared" if host.shared else "private"
     yield _Finding("huge pages", f"{mode}, for {kind} memory", _HUGE_PAGES[kind] if mode in {"never", "deny"} else "")
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if memlock == resource.RLIM_INFINITY:

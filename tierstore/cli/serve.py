@@ -36,7 +36,7 @@ def command(path: Path | None, *, print_config: bool, **given: str | None) -> No
     from tierstore.config import StoreConfig
 
     config = StoreConfig.load(path, overrides=given)
-    if "host.shared" not in config.sources:
+    if config.host.shared is None:
         config = replace(config, host=replace(config.host, shared=True))
     if print_config:
         for key, value, source in config.describe():
@@ -67,5 +67,5 @@ def _options() -> Iterator[click.Option]:
         if setting.key.startswith("service."):
             names.append(setting.flag.replace("--service-", "--"))
         text = f"{setting.help[0].upper()}{setting.help[1:]}.  [default: {setting.show(setting.default)}]"
-        bare = {"is_flag": False, "flag_value": "true"} if isinstance(setting.default, bool) else {}
+        bare = {"is_flag": False, "flag_value": "true"} if setting.kind.is_flag else {}
         yield click.Option([*names, setting.argument], metavar="VALUE", help=text, **bare)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def command(address: str | None, path: Path | None, seconds: float, *, once: boo
     place = StoreConfig.load(path, overrides={"monitor.address": address}).monitor.address or _ADDRESS
     status, console = read_status(place), Console(highlight=False)
     if once or not console.is_terminal:
-        console.print(frame(status))
+        console.print(frame(status, console.width))
         return
     try:
         _watch(console, place, status, seconds)
@@ -52,10 +52,10 @@ def _watch(console: Console, place: str, status: Status, seconds: float) -> None
     from tierstore.monitor.status import read_status
 
     never = threading.Event()
-    with Live(frame(status), console=console, screen=True, auto_refresh=False) as live:
+    with Live(frame(status, console.width), console=console, screen=True, auto_refresh=False) as live:
         while not never.wait(seconds):
             try:
                 status, lost = read_status(place), ""
             except AddressError as error:
                 lost = str(error)
-            live.update(frame(status, lost), refresh=True)
+            live.update(frame(status, console.width, lost), refresh=True)

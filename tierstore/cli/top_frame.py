@@ -19,26 +19,31 @@ if TYPE_CHECKING:
 __all__ = ["frame", "sparkline"]
 
 _BARS = "▁▂▃▄▅▆▇█"
-_SPARK_POINTS = 30
+_WIDE = 100
+_SPARK_POINTS, _SPARK_POINTS_NARROW = 30, 10
 _NONE = "–"
 _KINDS = {"serving": "green", "writes_off": "yellow", "reads_off": "red"}
 _QUIET_LINKS = ("lease", "reserve", "pool-load", "pool-fill", "pool-return", "ssd-direct")
 _COLOURS = {"host": "cyan", "ssd": "yellow"}
 
 
-def frame(status: Status, lost: str = "") -> RenderableType:
-    """Everything on one screen; `lost` says why it is not of now."""
-    parts = [_head(status, lost), _tiers(status), _hits(status), _links(status), _verbs(status), _counts(status)]
+def frame(status: Status, width: int, lost: str = "") -> RenderableType:
+    """Everything on one screen of so many characters a line, at least 80; `lost` says why it is not of now."""
+    points = _SPARK_POINTS if width >= _WIDE else _SPARK_POINTS_NARROW
+    parts = [
+        *(_head(status, lost), _tiers(status, points), _hits(status, points), _links(status, points)),
+        *(_verbs(status), _counts(status)),
+    ]
     return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts[:-1]), parts[-1])
 
 
-def sparkline(values: Sequence[float | None], top: float) -> str:
+def sparkline(values: Sequence[float | None], top: float, points: int) -> str:
     """One character a value, of the last ones; nothing measured is a gap."""
     marks = [
         " " if value is None else _BARS[min(int(value / top * len(_BARS)), len(_BARS) - 1)] if top else _BARS[0]
-        for value in values[-_SPARK_POINTS:]
+        for value in values[-points:]
     ]
-    return "".join(marks).rjust(_SPARK_POINTS)
+    return "".join(marks).rjust(points)
 
 
 def _head(status: Status, lost: str) -> RenderableType:
@@ -51,11 +56,11 @@ def _head(status: Status, lost: str) -> RenderableType:
     return Group(text, Text(f"not of now: {_plain(lost)}", "red"))
 
 
-def _tiers(status: Status) -> Table:
+def _tiers(status: Status, points: int) -> Table:
     table = _table("tier", "", "used", "of", "", "blocks", "pinned", "")
     for name, tier in status["tiers"].items():
         share = tier["used_nbytes"] / tier["capacity_nbytes"] if tier["capacity_nbytes"] else 0.0
-        bar = ProgressBar(total=1.0, completed=share, width=24, complete_style=_COLOURS.get(name, "cyan"))
+        bar = ProgressBar(total=1.0, completed=share, width=points * 4 // 5, complete_style=_COLOURS.get(name, "cyan"))
         bar.finished_style = bar.complete_style
         table.add_row(
             Text(_plain(name), "bold"),
@@ -74,7 +79,7 @@ def _health(tier: TierStatus, now: float) -> Text:
     return text
 
 
-def _hits(status: Status) -> Table:
+def _hits(status: Status, points: int) -> Table:
     rates, curves = status["hit_rates"], status["curves"]
     table = _table("hit rate", "last minute", "")
     for name, rate, curve in (
@@ -83,11 +88,11 @@ def _hits(status: Status) -> Table:
         ("gets, host", rates["host"], curves["host_hits"]),
         ("gets, ssd", rates["ssd"], curves["ssd_hits"]),
     ):
-        table.add_row(Text(name, "bold"), _NONE if rate is None else f"{rate:.1%}", sparkline(curve, 1.0))
+        table.add_row(Text(name, "bold"), _NONE if rate is None else f"{rate:.1%}", sparkline(curve, 1.0, points))
     return table
 
 
-def _links(status: Status) -> Table:
+def _links(status: Status, points: int) -> Table:
     table = _table("link", "last minute", "", "in all", "a job", "in flight", "queued")
     for name, link in status["links"].items():
         if name in _QUIET_LINKS and not link["nbytes"]:
@@ -96,7 +101,7 @@ def _links(status: Status) -> Table:
         table.add_row(
             Text(_plain(name), "bold"),
             f"{_scaled(link['nbytes_per_second'], 1000, ('B', 'KB', 'MB', 'GB', 'TB'))}/s",
-            sparkline(curve, max(curve[-_SPARK_POINTS:], default=0.0)),
+            sparkline(curve, max(curve[-points:], default=0.0), points),
             *(_size(link["nbytes"]), _seconds(link["job_seconds"])),
             *(f"{link['inflight_jobs']:,.0f}", f"{link['queued_jobs']:,.0f}"),
         )

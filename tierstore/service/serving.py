@@ -38,7 +38,7 @@ def serve(config: StoreConfig, say: Say) -> None:
     """Serve until a signal comes. Blocks; to be called on the main thread.
 
     Args:
-        config: Of the store and the service. A pool is shared unless that was decided otherwise.
+        config: Of the store and the service. A pool of which nobody has decided whether it is shared is not.
         say: Shows a line to a person.
 
     Raises:

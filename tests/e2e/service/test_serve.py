@@ -276,10 +276,25 @@ def test_every_value_is_printed_with_its_source(tmp_path: Path) -> None:
     file.write_text('[ssd]\nread_threads = 7\n[service]\nlisten = "unix:/run/a.sock"\n', "utf-8")
     command = [sys.executable, "-m", "tierstore", "serve", f"--config={file}", "--print-config"]
     ran = subprocess.run(
-        [*command, "--ssd.read_threads=9", "--insecure"], capture_output=True, text=True, cwd=ROOT, check=True
+        [*command, "--host-shared", "--ssd.read_threads=9", "--insecure"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
     )
     lines = {line.split()[0]: line.split()[1:] for line in ran.stdout.splitlines()}
+    assert lines["host.shared"] == ["true", "argument", "host_shared"]
     assert lines["ssd.read_threads"][:2] == ["9", "argument"]
     assert lines["service.listen"][:2] == ["unix:/run/a.sock", "file"]
     assert lines["service.insecure"][:2] == ["true", "argument"]
     assert lines["service.lease_seconds"] == ["30", "default"]
+
+
+@pytest.mark.parametrize(("said", "shared"), [("auto", "true"), ("true", "true"), ("false", "false")])
+def test_a_services_pool_is_shared_unless_that_is_false(said: str, shared: str, tmp_path: Path) -> None:
+    file = tmp_path / "tierstore.toml"
+    file.write_text(f'[host]\nshared = "{said}"\n', "utf-8")
+    command = [sys.executable, "-m", "tierstore", "serve", f"--config={file}", "--print-config"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    (line,) = (line.split() for line in ran.stdout.splitlines() if line.startswith("host.shared "))
+    assert line[:3] == ["host.shared", shared, "file"]
