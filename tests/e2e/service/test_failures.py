@@ -181,6 +181,20 @@ def test_a_disk_that_stalls_holds_up_no_call_with_a_deadline(tmp_path: Path, *, 
         assert np.array_equal(found, BYTES)
 
 
+def test_what_a_closing_client_cuts_off_is_no_failure_of_the_service(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = GatedDisk()
+    with served(tmp_path, disk) as serving:
+        make_cold(serving)
+        with client_of(serving) as client:
+            disk.gate.clear()
+            prefetch = client.namespace(namespace()).prefetch(BLOCKS)
+        disk.gate.set()
+        assert prefetch.result(TIMEOUT_SECONDS).leading == 0
+    assert "did not do its part" not in caplog.text
+
+
 def test_a_cancelled_stream_frees_its_slots(serving: Serving) -> None:
     own = serving.store.namespace(namespace())
     assert own.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok

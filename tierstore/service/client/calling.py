@@ -139,6 +139,7 @@ class Calling:
     def close(self) -> None:
         """End everything. Blocks until no copy touches any cache; may be called twice."""
         atexit.unregister(self.close)
+        self.warnings.end()
         self.connection.close()
         self.worker.close()
         self.copies.close()

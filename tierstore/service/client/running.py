@@ -42,10 +42,13 @@ class Warnings:
 
     def __init__(self) -> None:
         self._next = 0.0
+        self._over = False
         self._passed_over = 0
 
     def say(self, error: TierstoreError) -> None:
         """Log it, or count it."""
+        if self._over:
+            return
         now = time.monotonic()
         if now < self._next:
             self._passed_over += 1
@@ -53,6 +56,10 @@ class Warnings:
         more = f" (and {self._passed_over} more before)" if self._passed_over else ""
         _logger.warning("the service did not do its part: %s%s; going on without it", error, more)
         self._next, self._passed_over = now + _WARNING_SECONDS, 0
+
+    def end(self) -> None:
+        """The client is being closed: what that cuts off is nobody's failure, and no line."""
+        self._over = True
 
 
 class Running:
