@@ -214,7 +214,11 @@ def _advice(error: OSError | ValueError) -> str:
             return "its parent folder does not exist; create that, or correct the path"
         case NotADirectoryError():
             return "it, or a parent of it, is not a folder; move that away, or correct the path"
-        case PermissionError() | OSError(errno=errno.EROFS):
+        case OSError(errno=errno.EROFS):
+            return (
+                "its file system is mounted read-only; remount it, use another folder, or look at it with ssd.read_only"
+            )
+        case PermissionError():
             return f"user {os.geteuid()} may not write there ({error}); change its owner or mode, or use another folder"
         case _:
             return f"{error}; mend that, or use another folder"

@@ -143,7 +143,7 @@ class Dispatcher:
 
     def _principal(self, context: Context) -> Principal:
         if self._rooms.traffic.draining:
-            raise UnavailableError("the server is ending; go on without it")
+            raise UnavailableError("the server is ending")
         metadata = dict(context.invocation_metadata() or ())
         return self._authority.principal(metadata)
 

@@ -93,7 +93,8 @@ def _banner(store: Store) -> Iterator[str]:
     shared = "shared with clients that attach it" if config.host.shared else "private: clients stream"
     yield f"tierstore: host pool {format_size(store.pool.nbytes)} ({store.pool.nbytes} B), {shared}"
     if config.ssd.enabled:
-        yield f"tierstore: ssd {config.ssd.dir}, {format_size(config.ssd.size)}, codec {config.codec.name} (lossless)"
+        written = "read only" if config.ssd.read_only else f"codec {config.codec.name} (lossless)"
+        yield f"tierstore: ssd {config.ssd.dir}, {format_size(config.ssd.size)}, {written}"
     else:
         yield "tierstore: no ssd tier: nothing outlives this process; set ssd.dir"
     yield f"tierstore: device {config.device.name}, eviction {config.policy.name}, admission {config.admission.name}"

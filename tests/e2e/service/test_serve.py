@@ -84,6 +84,13 @@ def test_the_banner_says_what_is_served_and_to_whom(tmp_path: Path) -> None:
             assert stat.S_IMODE(os.stat(tmp_path / name).st_mode) == 0o600
 
 
+def test_the_banner_says_that_a_folder_is_only_read(tmp_path: Path) -> None:
+    with serve(tmp_path) as served:
+        served.end()
+    with serve(tmp_path, "--ssd-read-only") as served:
+        assert "1 MiB, read only\n" in "".join(served.banner)
+
+
 def test_with_a_json_log_every_line_is_an_object(tmp_path: Path) -> None:
     with serve(tmp_path, "--log.format=json", "--monitor.address=127.0.0.1:0") as served:
         code, said = served.end()
@@ -244,57 +251,3 @@ def test_a_live_services_socket_is_not_taken_from_it(tmp_path: Path) -> None:
         assert (other.returncode, "a live server listens" in other.stderr) == (2, True)
         with patient(served.address) as client:
             assert client.connected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--listen", "0.0.0.0:0"], "service.tls_certificate"),
-        (["--listen", "nowhere"], "service.listen"),
-        (["--listen", "unix:/does/not/exist/socket"], "/does/not/exist"),
-        (["--listen", f"unix:/tmp/{'long' * 26}"], "at most 107 bytes"),
-        (["--service-lease-seconds", "soon"], "service.lease_seconds"),
-    ],
-)
-def test_what_cannot_be_served_is_said_in_one_line(arguments: list[str], words: str) -> None:
-    command = [sys.executable, "-m", "tierstore", "serve", "--host-size=1 MiB", *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    last = ran.stderr.splitlines()[-1]
-    assert last.startswith("tierstore: ")
-    assert words in last
-
-
-def test_an_option_without_its_value_is_refused() -> None:
-    command = [sys.executable, "-m", "tierstore", "serve", "--ssd-size"]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
-    assert (ran.returncode, "'--ssd-size' requires an argument" in ran.stderr) == (2, True)
-
-
-def test_every_value_is_printed_with_its_source(tmp_path: Path) -> None:
-    file = tmp_path / "tierstore.toml"
-    file.write_text('[ssd]\nread_threads = 7\n[service]\nlisten = "unix:/run/a.sock"\n', "utf-8")
-    command = [sys.executable, "-m", "tierstore", "serve", f"--config={file}", "--print-config"]
-    ran = subprocess.run(
-        [*command, "--host-shared", "--ssd.read_threads=9", "--insecure"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
-    lines = {line.split()[0]: line.split()[1:] for line in ran.stdout.splitlines()}
-    assert lines["host.shared"] == ["true", "argument", "host_shared"]
-    assert lines["ssd.read_threads"][:2] == ["9", "argument"]
-    assert lines["service.listen"][:2] == ["unix:/run/a.sock", "file"]
-    assert lines["service.insecure"][:2] == ["true", "argument"]
-    assert lines["service.lease_seconds"] == ["30", "default"]
-
-
-@pytest.mark.parametrize(("said", "shared"), [("auto", "true"), ("true", "true"), ("false", "false")])
-def test_a_services_pool_is_shared_unless_that_is_false(said: str, shared: str, tmp_path: Path) -> None:
-    file = tmp_path / "tierstore.toml"
-    file.write_text(f'[host]\nshared = "{said}"\n', "utf-8")
-    command = [sys.executable, "-m", "tierstore", "serve", f"--config={file}", "--print-config"]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    (line,) = (line.split() for line in ran.stdout.splitlines() if line.startswith("host.shared "))
-    assert line[:3] == ["host.shared", shared, "file"]

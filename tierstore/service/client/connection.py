@@ -139,7 +139,7 @@ class Connection:
         if session is None:
             raise type(self._failure)(str(self._failure))
         if session.draining:
-            raise UnavailableError("the server is ending; go on without it")
+            raise UnavailableError("the server is ending")
         if self._breaker.refuses:
             raise UnavailableError(_UNANSWERED)
         return session
