@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tierstore.control import coldest as coldest_module
-from tierstore.control.coldest import ages, coldest
+from tierstore.control.coldest import ages, coldest, without_new
 from tierstore.control.directory import Directory
 from tierstore.control.entry import State
 from tierstore.control.ssd_room import SsdRoom
@@ -45,6 +45,12 @@ def test_the_file_used_longest_ago_goes_wherever_it_stands(position: int) -> Non
     last_uses[position] = 10
     directory, _ = directory_of(last_uses)
     assert coldest(directory, FILES, 0.5).file == list(FILES)[position]
+
+
+@pytest.mark.parametrize(("count", "old"), [(2, 1), (3, 2), (4, 3), (5, 3), (8, 6), (32, 24)])
+def test_new_files_never_go(count: int, old: int) -> None:
+    """A durable put was refused whose blocks a full SSD had given up between its writes and its sync."""
+    assert list(without_new(dict.fromkeys(range(count), FILE_BLOCKS))) == list(range(old))
 
 
 def test_of_files_used_together_the_one_deepest_in_its_chain_goes() -> None:

@@ -10,6 +10,7 @@ are those of docs/decisions/0024-the-coldest-file-goes.md.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tierstore.control.directory import Directory
     from tierstore.types import Int32Array, Int64Array
 
-__all__ = ["Leaving", "ages", "coldest"]
+__all__ = ["Leaving", "ages", "coldest", "without_new"]
 
 _COLD_SHARE = 0.02
 """Of all blocks on SSD, those that are cold whatever it costs to keep them: room that waits to be won."""
@@ -32,6 +33,9 @@ _COLDER = 1.5
 
 _SAMPLE_ENTRIES = 1 << 12
 """Directory entries that one choice looks at, evenly spread, to bound a lock hold."""
+
+_NEW_FILES = 4
+"""One of so many files is new."""
 
 _DEPTH_BITS = 16
 _AWAITED = 1 << 62
@@ -55,6 +59,14 @@ def ages(directory: Directory, entries: Int32Array) -> Int64Array:
     order: Int64Array = (directory.last_use[entries].astype(np.int64) << _DEPTH_BITS) + (0xFFFF - depths)
     order[directory.next_use[entries] > 0] = _AWAITED
     return order
+
+
+def without_new(num_blocks: Mapping[int, int]) -> dict[int, int]:
+    """The files that may go, of all of them, oldest first; both with how many blocks were written to each.
+
+    What is new is being written, or may still be waited for: a durable put would find that it has gone before the sync.
+    """
+    return dict(islice(num_blocks.items(), len(num_blocks) - -(-len(num_blocks) // _NEW_FILES)))
 
 
 def coldest(directory: Directory, num_blocks: Mapping[int, int], share_max: float) -> Leaving:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.control.coldest import ages, coldest
+from tierstore.control.coldest import ages, coldest, without_new
 from tierstore.control.directory import READ_BACK, REWRITING, UNREADABLE
 from tierstore.control.entry import State
 from tierstore.metrics import Metric
@@ -235,9 +235,9 @@ class SsdRoom:
         return self._keep_warm(ledger, live)
 
     def _choose(self) -> int:
-        """The file that goes next, and which of its blocks are kept: never the newest one, which is being written."""
+        """The file that goes next, and which of its blocks are kept."""
         self._num_chosen += 1
-        files = {file: ledger.num_blocks for file, ledger in list(self._files.items())[:-1]}
+        files = without_new({file: ledger.num_blocks for file, ledger in self._files.items()})
         share = self._rewrite_share
         if self._stuck or self._num_chosen % _OLDEST_EVERY == 0:
             files, share = dict(list(files.items())[:1]), 1.0
