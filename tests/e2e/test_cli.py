@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, rows, small_store
+
 SMALL_BENCH: tuple[str, ...] = (
     "bench",
     "--bandwidth",
@@ -89,6 +91,19 @@ def test_doctor_warns_where_less_is_free_than_the_floor_keeps(folder: str, tmp_p
     assert ended.returncode == 0
     assert "less than the 1000 TiB that [ssd] free_floor keeps" in ended.stdout
     assert "free_floor" not in run(*arguments, cwd=tmp_path, TIERSTORE_SSD_FREE_FLOOR="4 KiB").stdout
+
+
+def test_doctor_warns_where_two_chunk_files_do_not_fit_until_one_is_there(tmp_path: Path) -> None:
+    arguments = ("doctor", "--ssd-dir", tmp_path, "--host-size", "16 MiB")
+    variables = {"TIERSTORE_SSD_FREE_FLOOR": "4 KiB", "TIERSTORE_SSD_FILE_SIZE": "1000 TiB"}
+    words = "too little for two chunk files of 1000 TiB"
+    for size, warned in (("1000 TiB", True), ("64 MiB", False)):
+        ended = run(*arguments, cwd=tmp_path, **(variables | {"TIERSTORE_SSD_FILE_SIZE": size}))
+        assert (ended.returncode, words in ended.stdout) == (0, warned)
+    with small_store(ssd_dir=tmp_path, ssd_size="8 MiB") as store:
+        put = store.namespace(namespace()).put([block_hash(0)], rows([0], 8192), durable=True)
+        assert put.result(TIMEOUT_SECONDS).ok
+    assert words not in run(*arguments, cwd=tmp_path, **variables).stdout
 
 
 @pytest.mark.parametrize(

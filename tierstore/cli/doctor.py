@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from tierstore.config import HostConfig, StoreConfig
+from tierstore.config import HostConfig, SsdConfig, StoreConfig
 from tierstore.errors import FolderError, MemoryLimitError, NoDeviceError, TierstoreError
 from tierstore.settings import format_size
 
@@ -56,7 +56,7 @@ def command(path: Path | None, ssd_dir: Path | None, host_size: str | None) -> N
         *_memory(config.host),
         _gpu(config.device.name),
         _folder(Path(config.ssd.dir or ".")),
-        *_floor(Path(config.ssd.dir or "."), config.ssd.free_floor),
+        *_floor(Path(config.ssd.dir or "."), config.ssd),
         *(_direct_reads(config.ssd.dir or ".") if config.device.direct_reads else ()),
         *_lossy(Path(config.ssd.dir or ".")),
     ]
@@ -138,8 +138,11 @@ def _folder(folder: Path) -> _Finding:
     return _Finding(what, found, "" if disk.direct else "use a local file system with O_DIRECT, such as ext4 or xfs")
 
 
-def _floor(folder: Path, floor_nbytes: int) -> Iterator[_Finding]:
-    """Where the file system has less free than the store is to leave there."""
+def _floor(folder: Path, ssd: SsdConfig) -> Iterator[_Finding]:
+    """Where the file system has less free than the store is to leave there, or than its chunk files need."""
+    from tierstore.tiers.space import default_file_nbytes
+
+    floor_nbytes, file_nbytes = ssd.free_floor, ssd.file_size or default_file_nbytes(ssd.size)
     place = folder if folder.is_dir() else folder.parent
     free_nbytes = shutil.disk_usage(place).free if place.is_dir() else floor_nbytes
     if free_nbytes < floor_nbytes:
@@ -148,6 +151,17 @@ def _floor(folder: Path, floor_nbytes: int) -> Iterator[_Finding]:
             f"{_rounded(free_nbytes)} free, less than the {format_size(floor_nbytes)} that [ssd] free_floor keeps",
             "nothing would be written there: make room, or set [ssd] free_floor lower",
         )
+    elif free_nbytes < floor_nbytes + 2 * file_nbytes and not _has_chunk_files(folder):
+        yield _Finding(
+            "ssd space",
+            f"{_rounded(free_nbytes)} free: too little for two chunk files of {format_size(file_nbytes)}",
+            "nothing would be written there: make room, or set [ssd] file_size or free_floor lower",
+        )
+
+
+def _has_chunk_files(folder: Path) -> bool:
+    """Whether a store has blocks there, whose room is its own to give back."""
+    return any(any(folder.glob(f"arrays/*/{name}")) for name in ("open-*", "c"))
 
 
 def _direct_reads(folder: str) -> Iterator[_Finding]:
