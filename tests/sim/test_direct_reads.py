@@ -142,3 +142,21 @@ def test_a_cancelled_get_withdraws_its_direct_read(world: EngineWorld) -> None:
 def test_a_prefetch_reads_into_host_memory(world: EngineWorld) -> None:
     world.prefetch(BLOCKS)
     assert ways(world.read) == [("ssd", "host", 6)]
+
+
+def test_what_a_get_takes_from_the_device_pool_is_not_evicted_for_the_rest_of_it(world: EngineWorld) -> None:
+    first = world.get(BLOCKS[:2])
+    world.settle()
+    assert first.result(0).ok
+    others = chain("others", POOL_BLOCKS - 2)
+    world.keep_on_ssd(others)
+    filling = world.get(others)  # used later than the two, so that these are the next to go
+    world.settle()
+    assert filling.result(0).ok
+    get = world.get(BLOCKS)
+    assert ways(world.load) == [("device-pool", "device", 2)]
+    assert ways(world.read) == [("ssd", "device-pool", 4)]
+    assert world.metrics.value(Metric.EVICTED_BLOCKS, TierName.DEVICE_POOL) == 4
+    world.settle()
+    assert get.result(0).ok
+    world.check_idle()

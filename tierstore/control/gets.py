@@ -61,7 +61,8 @@ class Gets:
         if len(ready):
             mind.host.pin(life.slot_class, entries[ready])
         missing = (host[:run] == State.ABSENT).nonzero()[0]
-        near = slots_near(mind, request, entries[missing]) if len(missing) else None
+        held = entries[:run][host[:run] == _POOLED]
+        near = slots_near(mind, request, entries[missing], held) if len(missing) else None
         if near is not None:
             assert mind.device is not None
             mind.device.occupy(entries[missing], near)

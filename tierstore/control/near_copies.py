@@ -85,17 +85,28 @@ def coming_near(mind: Mind, request: Request, entries: Int32Array) -> NDArray[np
     return coming
 
 
-def slots_near(mind: Mind, request: Request, entries: Int32Array) -> Int32Array | None:
+def slots_near(mind: Mind, request: Request, entries: Int32Array, held: Int32Array) -> Int32Array | None:
     """Slots of the device pool for all of these blocks, to be read from SSD straight into them; None where not.
 
     One whose last read has failed goes by way of host memory, which asks less of the machine.
+
+    Args:
+        mind: Shared with the stories.
+        request: A get.
+        entries: int32[n] of what it misses.
+        held: int32[k] of what it will take from the device pool, and must not lose to these.
     """
-    directory = mind.directory
+    directory, device_class = mind.directory, request.life.device_class
     if mind.device is None or not mind.limits.direct_reads or request.far is not TierName.DEVICE:
         return None
     straight = (directory.device.state[entries] == State.ABSENT) & (directory.flags[entries] & UNREADABLE == 0)
     straight &= directory.ssd_nbytes[entries] == request.life.block_nbytes  # encoded ones are decoded in host memory
-    return mind.device.take_all(request.life.device_class, len(entries)) if straight.all() else None
+    if not straight.all():
+        return None
+    mind.device.pin(device_class, held)
+    pages = mind.device.take_all(device_class, len(entries))
+    mind.device.unpin(device_class, held)
+    return pages
 
 
 def bring_back(mind: Mind, request: Request, positions: Int64Array, plan: Plan) -> None:
