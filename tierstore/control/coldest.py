@@ -34,8 +34,8 @@ _COLDER = 1.5
 _SAMPLE_ENTRIES = 1 << 12
 """Directory entries that one choice looks at, evenly spread, to bound a lock hold."""
 
-_NEW_FILES = 4
-"""One of so many files is new."""
+_NEW_FILES = 8
+"""One of so many files is new, and never less than two, where there are as many."""
 
 _DEPTH_BITS = 16
 _AWAITED = 1 << 62
@@ -66,7 +66,8 @@ def without_new(num_blocks: Mapping[int, int]) -> dict[int, int]:
 
     What is new is being written, or may still be waited for: a durable put would find that it has gone before the sync.
     """
-    return dict(islice(num_blocks.items(), len(num_blocks) - -(-len(num_blocks) // _NEW_FILES)))
+    num_new = min(len(num_blocks) - 1, max(2, len(num_blocks) // _NEW_FILES))
+    return dict(islice(num_blocks.items(), len(num_blocks) - num_new))
 
 
 def coldest(directory: Directory, num_blocks: Mapping[int, int], share_max: float) -> Leaving:
