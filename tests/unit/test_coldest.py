@@ -90,7 +90,7 @@ def test_a_sample_of_the_blocks_finds_the_same_file(monkeypatch: pytest.MonkeyPa
 def test_where_a_file_gave_no_room_the_oldest_goes_next(free_nbytes: int, following: int) -> None:
     directory = Directory(1024)
     room = SsdRoom(directory, 1000, 0.0, Metrics())
-    for file, used in ((3, 80), (1, 10), (2, 20), (4, 90)):
+    for file, used in ((3, 80), (1, 10), (2, 20), (4, 90), (5, 90)):
         entries = held(directory, file, used)
         directory.ssd.state[entries] = State.FILLING
         places = Extents(np.full(FILE_BLOCKS, file, np.int32), *(np.zeros(FILE_BLOCKS, np.uint32) for _ in range(3)))
