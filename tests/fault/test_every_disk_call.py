@@ -15,6 +15,8 @@ from tierstore.types import Outcome, Presence
 
 KEPT, CLEARED = namespace(8192, "kept"), namespace(8192, "cleared")
 EVICTED = 'tierstore_evicted_blocks_total{tier="ssd"}'
+FREE_NBYTES = "tierstore_ssd_free_bytes"
+FILE_NBYTES, RECORD_NBYTES = 128 << 10, 16 << 10
 
 
 class Life:
@@ -59,7 +61,7 @@ class Life:
         for first in range(44, 76, 8):
             self.put(store, kept, range(first, first + 8), durable=True)
         self.fill_a_file(store, kept)
-        self.put(store, kept, range(90, 93), durable=True)
+        self.put(store, kept, range(120, 123), durable=True)
         self.clear(cleared)
         store.check()
 
@@ -73,11 +75,12 @@ class Life:
         store.check()
 
     def fill_a_file(self, store: Store, handle: NamespaceHandle) -> None:
-        """Put until a file is reclaimed, so that the next six blocks reclaim none."""
+        """Put until a file is reclaimed, and so much room is won that the next six blocks reclaim none."""
         before = store.metrics()[EVICTED]
-        for number in range(76, 90):
+        for number in range(76, 120):
             self.put(store, handle, range(number, number + 1), durable=True)
-            if store.metrics()[EVICTED] != before:
+            now = store.metrics()
+            if now[EVICTED] != before and now[FREE_NBYTES] >= FILE_NBYTES + 6 * RECORD_NBYTES:
                 return
 
     def get(self, handle: NamespaceHandle, numbers: range) -> None:
@@ -117,7 +120,7 @@ class Life:
             kept, cleared = store.namespace(KEPT), store.namespace(CLEARED)
             for number in sorted(self.durable):
                 assert get(kept, [block_hash(number)], rows([number], 8192)).ok, f"block {number} is lost"
-            for number in range(93):
+            for number in range(123):
                 get(kept, [block_hash(number)], rows([number], 8192))
             assert get(cleared, [block_hash(1)], rows([self.owner], 8192)).ok or not self.cleared_durable
             get(cleared, [block_hash(0)], rows([self.owner], 8192))
@@ -131,7 +134,7 @@ def count_calls(only: str) -> int:
     disk = SimDisk()
     life = Life(disk)
     life.run()
-    assert life.durable >= {90, 91, 92}
+    assert life.durable >= {120, 121, 122}
     assert life.cleared_durable
     assert life.num_evicted > 0
     num_calls = disk.calls_of(only)
