@@ -61,7 +61,7 @@ class Life:
         for first in range(44, 76, 8):
             self.put(store, kept, range(first, first + 8), durable=True)
         self.fill_a_file(store, kept)
-        self.put(store, kept, range(96, 99), durable=True)
+        self.put(store, kept, range(106, 109), durable=True)
         self.clear(cleared)
         store.check()
 
@@ -77,7 +77,7 @@ class Life:
     def fill_a_file(self, store: Store, handle: NamespaceHandle) -> None:
         """Put until a file is reclaimed, and so much room is won that the next six blocks reclaim none."""
         before = store.metrics()[EVICTED]
-        for number in range(76, 96):
+        for number in range(76, 106):
             self.put(store, handle, range(number, number + 1), durable=True)
             now = store.metrics()
             if now[EVICTED] != before and now[FREE_NBYTES] >= FILE_NBYTES + 6 * RECORD_NBYTES:
@@ -120,7 +120,7 @@ class Life:
             kept, cleared = store.namespace(KEPT), store.namespace(CLEARED)
             for number in sorted(self.durable):
                 assert get(kept, [block_hash(number)], rows([number], 8192)).ok, f"block {number} is lost"
-            for number in range(99):
+            for number in range(109):
                 get(kept, [block_hash(number)], rows([number], 8192))
             assert get(cleared, [block_hash(1)], rows([self.owner], 8192)).ok or not self.cleared_durable
             get(cleared, [block_hash(0)], rows([self.owner], 8192))
@@ -134,7 +134,7 @@ def count_calls(only: str) -> int:
     disk = SimDisk()
     life = Life(disk)
     life.run()
-    assert life.durable >= {96, 97, 98}
+    assert life.durable >= {106, 107, 108}
     assert life.cleared_durable
     assert life.num_evicted > 0
     num_calls = disk.calls_of(only)
