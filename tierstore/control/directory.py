@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.ma  # np.unique imports it when first called: 13 ms, which would be under the lock
 
 from tierstore.control.entry import Places, State
 from tierstore.control.index import HashIndex
