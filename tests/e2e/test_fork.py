@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.payload import TIMEOUT_SECONDS, block_hash, get, namespace, rows, small_store
-from tests.processes import mappers, open_files, pools_of, program
+from tests.processes import in_child, mappers, open_files, pools_of, program
 from tierstore.errors import ForkError
 from tierstore.store import Store
 from tierstore.types import Outcome
@@ -36,19 +36,6 @@ VERBS: dict[str, Callable[[Store], object]] = {
 def shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores here and in the programs have pools that others may map: the ones that could outlive their owner."""
     monkeypatch.setenv("TIERSTORE_HOST_SHARED", "true")
-
-
-def in_child(task: Callable[[], None]) -> int:
-    """Run a task in a fork, and return its exit code: 0 where it came to its end."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            task()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_every_verb_in_a_forked_child_names_the_parent_as_the_owner(tmp_path: Path) -> None:
@@ -180,7 +167,6 @@ def test_a_process_that_forks_while_verbs_run_never_hangs(tmp_path: Path) -> Non
                 handle.delete(HASHES[:1]).result(TIMEOUT_SECONDS)
 
         def call() -> None:
-            signal.alarm(int(TIMEOUT_SECONDS))  # a child that hangs is killed, and that is its exit code
             for verb in (lambda: handle.lookup(HASHES), store.metrics, store.flush, lambda: handle.delete(HASHES)):
                 with pytest.raises(ForkError):
                     verb()

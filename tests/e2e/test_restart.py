@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from random import Random
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.payload import TIMEOUT_SECONDS, block_hash, chunk_nbytes, get, namespace, quiet, rows, small_store
+from tests.processes import in_child
 from tierstore.arguments import as_hashes
 from tierstore.store import NamespaceHandle, Store
 from tierstore.testing.sim_disk import SimDisk
@@ -206,11 +206,7 @@ def test_a_forked_child_leaves_its_parents_store_alone(tmp_path: Path) -> None:
     with small_store(ssd_dir=tmp_path) as store:
         handle = store.namespace(namespace())
         put(handle, range(6))
-        child = os.fork()
-        if child == 0:
-            store.close()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+        assert in_child(store.close) == 0
         assert known(handle, range(6)) == list(range(6))
 
 
