@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from tierstore.connectors.vllm.seat import Opened
+    from tierstore.connectors.vllm.hosting import Opened
     from tierstore.device.base import Device
 
 __all__ = ["TierStoreConnector"]

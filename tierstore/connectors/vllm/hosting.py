@@ -13,7 +13,7 @@ import hashlib
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tierstore.client import Client
 from tierstore.errors import ConfigError, TierstoreError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tierstore.handle import NamespaceHandle
     from tierstore.keys import Namespace
 
-__all__ = ["Hosting", "visit"]
+__all__ = ["Hosting", "Opened", "visit"]
 
 
 def _path_of(engine_id: str) -> str:
@@ -101,3 +101,7 @@ class Hosting:
             self._loop.call_soon_threadsafe(self._ended.set)
         self._worker.close()
         self._store.close()
+
+
+Opened: TypeAlias = Store | Client | Hosting
+"""What an engine's half may have of a store: all of it, a way to one in a service, or one that its workers visit."""

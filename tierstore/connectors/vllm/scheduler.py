@@ -27,10 +27,11 @@ from tierstore.errors import TierstoreError
 
 if TYPE_CHECKING:
     from tierstore.connectors.vllm.advice import Advisor
+    from tierstore.connectors.vllm.hosting import Opened
     from tierstore.connectors.vllm.jobs import WorkerCache
     from tierstore.connectors.vllm.options import Options
     from tierstore.connectors.vllm.pages import Group
-    from tierstore.connectors.vllm.seat import Opened, Seat
+    from tierstore.connectors.vllm.seat import Seat
 
 __all__ = ["SchedulerHalf"]
 

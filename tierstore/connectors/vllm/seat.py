@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tierstore.client import Client
-    from tierstore.connectors.vllm.hosting import Hosting
+    from tierstore.connectors.vllm.hosting import Opened
     from tierstore.connectors.vllm.worker import WorkerHalf
-    from tierstore.store import Store
-
-    Opened: TypeAlias = Store | Client | Hosting
 
 __all__ = ["Seat"]
 

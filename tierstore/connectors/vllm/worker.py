@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import torch
 
     from tierstore.connectors.vllm.advice import Handle
+    from tierstore.connectors.vllm.hosting import Opened
     from tierstore.connectors.vllm.jobs import Part
     from tierstore.connectors.vllm.options import Options
     from tierstore.connectors.vllm.pages import Group
-    from tierstore.connectors.vllm.seat import Opened
     from tierstore.device.base import Device
     from tierstore.device.paged_kv import PagedKV
     from tierstore.transfer.future import Transfer
