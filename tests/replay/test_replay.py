@@ -9,13 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tierstore.control.index import as_keys
 from tierstore.errors import ConfigError
-from tierstore.metrics import Metric
-from tierstore.policy.admission import AdmitAlways
-from tierstore.policy.lru import Lru
 from tierstore.policy.prefetching import PrefetchPolicy
-from tierstore.replay.engine import ARRIVED, Engine, Queueing
+from tierstore.replay.engine import ARRIVED, Queueing
 from tierstore.replay.figures import Figures
 from tierstore.replay.links import LinkModel
 from tierstore.replay.reading import read_trace
@@ -23,9 +19,8 @@ from tierstore.replay.report import as_json
 from tierstore.replay.run import ReplayPlan, replay, sweep
 from tierstore.replay.tiers import TierSize, parse_tiers
 from tierstore.replay.trace import Asked, Trace
-from tierstore.replay.world import LIFE, Setup, World
 from tierstore.settings import DriveWrites
-from tierstore.types import Outcome, TierName
+from tierstore.types import TierName
 
 DATA = Path(__file__).parents[1] / "data"
 BLOCK_NBYTES = 1 << 20
@@ -72,50 +67,6 @@ def test_a_request_larger_than_the_host_pool_is_served_from_ssd_whole() -> None:
     trace = trace_of((0, chain(1, 200)), (1, chain(1, 200)))
     figures = replay(plan_of(trace, host_blocks=64, ssd_blocks=640))
     assert figures.token_hit_rate == pytest.approx(0.5)
-
-
-def test_a_prompt_that_is_put_in_pieces_is_one_chain() -> None:
-    trace = trace_of((0, chain(1, 200)))
-    world = World(
-        Setup(
-            host_blocks=64,
-            ssd_blocks=640,
-            file_blocks=64,
-            block_nbytes=BLOCK_NBYTES,
-            block_tokens=10,
-            new_policy=Lru,
-            admission=AdmitAlways(),
-            links={},
-        )
-    )
-    Engine(trace, world, Queueing()).serve(lambda served: None)
-    directory = world.planner.directory
-    entries = directory.find(LIFE, as_keys(trace.hashes))
-    assert directory.depth[entries].tolist() == list(range(200))
-
-
-@pytest.mark.parametrize(("links", "at_least"), [({}, 1), ({"ssd.read": LinkModel(5.0)}, 10)])
-def test_reads_are_cut_as_a_store_cuts_them_where_they_take_time_and_nowhere_else(
-    links: dict[str, LinkModel], at_least: int
-) -> None:
-    trace = trace_of((0, chain(1, 200)), (1, chain(2, 200)), (2, chain(1, 200)))
-    world = World(
-        Setup(
-            host_blocks=256,
-            ssd_blocks=2560,
-            file_blocks=64,
-            block_nbytes=BLOCK_NBYTES,
-            block_tokens=10,
-            new_policy=Lru,
-            admission=AdmitAlways(),
-            links=links,
-        )
-    )
-    Engine(trace, world, Queueing()).serve(lambda served: None)
-    num_jobs, _seconds = world.metrics.durations(Metric.LINK_JOB_SECONDS, "ssd-read")
-    assert world.metrics.value(Metric.LINK_BLOCKS, "ssd-read", Outcome.OK) > 100
-    assert at_least <= num_jobs
-    assert num_jobs < 10 or links
 
 
 def test_a_full_ssd_writes_again_what_was_used_before_its_file_goes() -> None:
