@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tierstore.tiers.base import Recovered, Tier
     from tierstore.tiers.direct import DirectReader
     from tierstore.transfer.base import FarSide
-    from tierstore.types import RequestId
+    from tierstore.types import Plan, RequestId
 
 __all__ = ["House", "build"]
 
@@ -138,12 +138,20 @@ def build(
         read, write = _tier_links(tier, config)
         links = Links(load, store, read, write, LendingLink(memory))
         engine = Engine(planner, links, memory, _steady_clock(), shield=shield)
+        if isinstance(tier, SsdTier) and tier.shortage:
+            engine.tell(partial(_begin_short, tier.shortage))
         recency = None if disk is None or config.ssd.read_only else RecencyKeeper(disk, engine, recovered)
         if recency is not None:
             folder.callback(recency.close)
         stack.callback(_leave_where_stuck, engine, folder)
         stack.callback(engine.close)
         return House(device, pool, engine, links, metrics, manifest, recovered, recency, tier, stack.pop_all())
+
+
+def _begin_short(why: str, planner: Planner, now: float) -> tuple[None, Plan]:
+    """Open with an SSD tier that could take nothing, and look for room from the start."""
+    planner.health.found_short(why, now)
+    return None, planner.expire(now)
 
 
 def _leave_where_stuck(engine: Engine, folder: ExitStack) -> None:

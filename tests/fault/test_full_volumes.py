@@ -66,6 +66,33 @@ def test_a_volume_filled_from_outside_stops_writes_before_the_floor_and_room_bri
         assert num_pins(store) == 0
 
 
+def test_a_volume_too_small_for_two_chunk_files_is_off_from_the_start_and_room_brings_it_on(place: Path) -> None:
+    filler = fill(place, leave_nbytes=2 * FILE_NBYTES - (16 << 10))
+    with told("the SSD is well again") as well, small_store(ssd_dir=place / "kv") as store:
+        health = store.health()["ssd"]
+        assert health.service is Service.WRITES_OFF
+        assert "too few for two chunk files" in health.why
+        handle = store.namespace(namespace())
+        assert put(handle, 0) == [Outcome.REJECTED] * 7
+        assert handle.put([block_hash(0)], rows([0], BLOCK_NBYTES)).result(TIMEOUT_SECONDS).ok, "host memory takes it"
+        filler.unlink()
+        assert well.wait(TIMEOUT_SECONDS)
+        assert put(handle, 0) == [Outcome.OK] * 7
+
+
+def test_a_volume_for_two_chunk_files_is_off_once_the_one_that_it_takes_is_full(place: Path) -> None:
+    filler = fill(place, leave_nbytes=5 * FILE_NBYTES // 2)
+    with told("the SSD is well again") as well, small_store(ssd_dir=place / "kv") as store:
+        assert store.health()["ssd"].service is Service.SERVING
+        handle = store.namespace(namespace())
+        following = put_until_refused(store, handle, 0)
+        assert "too few for two chunk files" in store.health()["ssd"].why
+        assert served(handle, range(7)) == 7
+        filler.unlink()
+        assert well.wait(TIMEOUT_SECONDS)
+        assert put(handle, following) == [Outcome.OK] * 7
+
+
 def test_enospc_with_a_floor_of_next_to_nothing_is_lived_with_by_giving_files_back(place: Path) -> None:
     with small_store(ssd_dir=place / "kv", ssd_size="16 MiB", ssd_free_floor="4 KiB") as store:
         handle = store.namespace(namespace())

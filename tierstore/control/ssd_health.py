@@ -136,6 +136,10 @@ class SsdHealth:
         """Probe no more: the store is closing."""
         self._resting = True
 
+    def found_short(self, why: str, now: float) -> None:
+        """The tier opens, and could take nothing."""
+        self._turn(Service.WRITES_OFF, why, now)
+
     def began(self, job: Job, now: float) -> None:
         """A job is submitted to one of the links of the tier."""
         self._way(job).began(now)

@@ -95,6 +95,9 @@ def _banner(store: Store) -> Iterator[str]:
     if config.ssd.enabled:
         written = "read only" if config.ssd.read_only else f"codec {config.codec.name} (lossless)"
         yield f"tierstore: ssd {config.ssd.dir}, {format_size(config.ssd.size)}, {written}"
+        ssd = store.health()[TierName.SSD]
+        if ssd.service is not Service.SERVING:
+            yield f"tierstore: SSD OFF FOR WRITES: {ssd.why}"
     else:
         yield "tierstore: no ssd tier: nothing outlives this process; set ssd.dir"
     yield f"tierstore: device {config.device.name}, eviction {config.policy.name}, admission {config.admission.name}"

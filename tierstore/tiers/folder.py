@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from tierstore.disk.base import Disk
@@ -36,7 +35,7 @@ class ChunkFolder:
     Attributes:
         files: By the number that extents carry, oldest first. Read workers look without a lock: entries come and go
             whole, and one goes only when nothing reads it.
-        kept_nbytes: See `Space.kept_nbytes`.
+        kept_nbytes: See `Space.kept_nbytes`; so of `look` and `shrinking`.
     """
 
     def __init__(self, disk: Disk, limits: FolderLimits) -> None:
@@ -46,6 +45,8 @@ class ChunkFolder:
         self._space = Space(disk, limits)
         self.files = self._space.files
         self.kept_nbytes = self._space.kept_nbytes
+        self.look = self._space.look
+        self.shrinking = self._space.shrinking
         self._current: dict[str, ChunkFile] = {}
         self._scratch = Scratch()
         self._next_id = 0
@@ -66,10 +67,6 @@ class ChunkFolder:
     def shortage(self) -> str:
         """See `Space.shortage`."""
         return self._space.shortage
-
-    def shrinking(self) -> AbstractContextManager[None]:
-        """See `Space.shrinking`."""
-        return self._space.shrinking()
 
     def free_nbytes(self, spec: ArraySpec | None) -> int | None:
         """Bytes of files that can still be written to, the reserve left out; None where a block is larger than a file.

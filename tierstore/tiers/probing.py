@@ -45,6 +45,8 @@ def probe_writing(folder: ChunkFolder, spec: ArraySpec) -> Outcome:
     if declared is not Outcome.OK:
         return declared
     for reserved in (False, True):
+        if reserved and folder.shortage:
+            break
         chunk = folder.place(spec.name, lambda chunk: chunk.room(spec.longest), reserved=reserved)
         if isinstance(chunk, ChunkFile):
             offset = chunk.end_nbytes
@@ -60,9 +62,13 @@ def probe_writing(folder: ChunkFolder, spec: ArraySpec) -> Outcome:
     return Outcome.REJECTED
 
 
-def probe_folder(disk: Disk) -> Outcome:
-    """The same in a file of its own, which is removed again; blocks. For a run that has written nothing yet."""
+def probe_folder(folder: ChunkFolder, disk: Disk) -> Outcome:
+    """The same in a file of its own, which is removed again; blocks. For a run that has written nothing yet.
+
+    REJECTED, too, where the file system is too small for what would be written.
+    """
     try:
+        folder.look()
         if any(entry.name == PROBE_PATH for entry in disk.look("").entries):
             disk.remove(PROBE_PATH)  # of a run that was killed meanwhile
         file = disk.create(PROBE_PATH, PAGE_NBYTES)
@@ -74,6 +80,8 @@ def probe_folder(disk: Disk) -> Outcome:
             disk.remove(PROBE_PATH)
     except DiskError as error:
         return Outcome.REJECTED if error.errno in (errno.ENOSPC, errno.EDQUOT) else Outcome.IO_ERROR
+    if well and folder.shortage:
+        return Outcome.REJECTED
     return Outcome.OK if well else Outcome.IO_ERROR
 
 

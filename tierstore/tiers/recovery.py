@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from tierstore.disk.base import Disk
+from tierstore.errors import DiskError
 from tierstore.tiers.base import Progress, Recovered
 from tierstore.tiers.chunkfile import ChunkFile, ChunkName
 from tierstore.tiers.finding import FoundFile, batches, list_chunks, mark_alive, read_chunk
@@ -91,6 +93,9 @@ def recover(
         files = _shrink(files, folder, graves)
     for file in files:  # oldest first, as they are to go
         folder.files[file.chunk.file_id] = folder.files.pop(file.chunk.file_id)
+    if not files:
+        with suppress(DiskError):
+            folder.look()
     return Recovery([batch for file in files for batch in batches(file, census)], sequence_base, complete)
 
 

@@ -99,12 +99,25 @@ class Space:
 
     @property
     def shortage(self) -> str:
-        """Why no file can be begun whichever of ours is given back: others have filled the file system. Or nothing."""
-        if self._disk_free_nbytes >= self._limits.free_floor_nbytes:
+        """Why no file can be begun whichever of ours is given back: the file system is full, or too small. Or nothing.
+
+        A single file is not given back.
+        """
+        free_nbytes, floor_nbytes = self._disk_free_nbytes, self._limits.free_floor_nbytes
+        if free_nbytes < floor_nbytes:
+            return (
+                f"{free_nbytes} bytes are free in the file system of the SSD folder, less than the "
+                f"{floor_nbytes} that [ssd] free_floor keeps"
+            )
+        own = [chunk.nbytes for chunk in tuple(self.files.values())]
+        going = sum(own if len(own) > 1 else ()) + sum(chunk.nbytes for chunk in self._leaving)
+        needed_nbytes = min(self._limits.file_nbytes, *own, self.reserve_nbytes) + self.reserve_nbytes
+        if free_nbytes - floor_nbytes + going >= needed_nbytes:
             return ""
         return (
-            f"{self._disk_free_nbytes} bytes are free in the file system of the SSD folder, less than the "
-            f"{self._limits.free_floor_nbytes} that [ssd] free_floor keeps"
+            f"{free_nbytes} bytes are free in the file system of the SSD folder, too few for two chunk files "
+            f"({needed_nbytes} bytes) beside the {floor_nbytes} that [ssd] free_floor keeps; make room, or set [ssd] "
+            "file_size lower"
         )
 
     def files_of(self, file_nbytes: int) -> int:

@@ -50,6 +50,8 @@ _OTHER_CODECS: Mapping[str, Callable[[], Codec]] = MappingProxyType({RawCodec.na
 
 _NOT_OWNED = "LOCK of the SSD folder was removed or replaced: nothing is written to it in this run"
 
+_NOT_LISTED = "the SSD folder could not be listed at start: nothing is written to it in this run"
+
 _logger = logging.getLogger(__name__)
 
 
@@ -137,9 +139,7 @@ class SsdTier:
             group = self._write_group([job for at in positions if isinstance(job := jobs[at], CopyJob)], codec)
             results.update(zip(positions, group, strict=True))
         ended = [results[position] for position in range(len(jobs))]
-        if all(_is_whole(result) for result in ended):
-            return ended
-        fault = self._write_fault()
+        fault = None if all(map(_is_whole, ended)) else self._write_fault()
         return [result if _is_whole(result) else replace(result, fault=fault) for result in ended]
 
     def sync(self) -> Synced:
@@ -150,6 +150,11 @@ class SsdTier:
         """
         synced = self._folder.sync()
         return synced if self._is_owner() else replace(synced, outcome=Outcome.IO_ERROR)
+
+    @property
+    def shortage(self) -> str:
+        """Why nothing can be written whichever file goes; empty where something can."""
+        return self._folder.shortage if self._recovered and self._recovered.complete else _NOT_LISTED
 
     @property
     def files(self) -> list[int]:
@@ -180,9 +185,8 @@ class SsdTier:
         self._disk.take_fault()
         writing = Outcome.IO_ERROR
         if self._recovered is not None and self._recovered.complete and self._is_owner():
-            writing = probe_writing(self._folder, self._last) if self._last else probe_folder(self._disk)
-        reading = probe_reading(self._folder)
-        fault = self._write_fault()
+            writing = probe_writing(self._folder, self._last) if self._last else probe_folder(self._folder, self._disk)
+        reading, fault = probe_reading(self._folder), self._write_fault()
         if writing is Outcome.REJECTED and fault is None:
             writing = Outcome.OK  # what is short is its own capacity
         return Probed(reading, writing, self._folder.free_nbytes(self._last), fault)
@@ -192,11 +196,7 @@ class SsdTier:
         if not self._owned:
             return Fault(_NOT_OWNED)
         fault = self._disk.take_fault(besides="read")  # of a record that was to be written again
-        if fault is None and self._folder.shortage:
-            fault = Fault(self._folder.shortage)
-        if fault is None and not (self._recovered and self._recovered.complete):
-            fault = Fault("the SSD folder could not be listed at start: nothing is written to it in this run")
-        return fault
+        return fault or (Fault(self.shortage) if self.shortage else None)
 
     def recover(self, progress: Progress | None = None) -> Iterator[Recovered]:
         """Find what an earlier run left; blocks until everything is found. See `Tier.recover`.

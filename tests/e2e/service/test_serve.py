@@ -91,6 +91,11 @@ def test_the_banner_says_that_a_folder_is_only_read(tmp_path: Path) -> None:
         assert "1 MiB, read only\n" in "".join(served.banner)
 
 
+def test_the_banner_says_that_nothing_can_be_written(tmp_path: Path) -> None:
+    with serve(tmp_path, "--ssd-free-floor=1000 TiB") as served:
+        assert any("SSD OFF FOR WRITES" in line and "free_floor" in line for line in served.banner)
+
+
 def test_with_a_json_log_every_line_is_an_object(tmp_path: Path) -> None:
     with serve(tmp_path, "--log.format=json", "--monitor.address=127.0.0.1:0") as served:
         code, said = served.end()
