@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -24,6 +25,7 @@ from tierstore.errors import DiskError, UnavailableError
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service.client import breaker, connection
 from tierstore.service.client.session import LiveSession
+from tierstore.service.sessions import SessionLimits
 from tierstore.testing.sim_disk import SimDisk
 from tierstore.types import Outcome, Presence
 
@@ -158,6 +160,34 @@ def test_a_call_of_a_session_that_has_ended_is_one_that_is_not_answered() -> Non
     for call in calls:
         with pytest.raises(UnavailableError, match="has ended"):
             call()
+
+
+@pytest.mark.parametrize("attach", [True, False])
+def test_a_new_namespace_in_a_folder_that_cannot_be_written_is_one_of_misses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, attach: bool
+) -> None:
+    """Once the engine was raised what the server's disk had said."""
+    disk = SimDisk()
+    with served(tmp_path, disk) as serving, client_of(serving, attach=attach) as client:
+        disk.fail_from(1, errno=errno.EROFS, only="write")
+        found = np.full_like(BYTES, SENTINEL)
+        handle = client.namespace(namespace())
+        assert "EROFS" in caplog.text
+        assert handle.lookup(BLOCKS) == 0
+        assert handle.presence(BLOCKS) == [Presence.MISS] * 6
+        assert handle.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).outcomes == [Outcome.REJECTED] * 6
+        assert handle.get(BLOCKS, found).result(TIMEOUT_SECONDS).outcomes == [Outcome.MISS] * 6
+        disk.heal()
+        assert handle.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
+        assert handle.get(BLOCKS, found).result(TIMEOUT_SECONDS).ok
+
+
+def test_a_namespace_more_than_a_session_may_hold_is_one_of_misses(tmp_path: Path) -> None:
+    with served(tmp_path, limits=SessionLimits(held=1)) as serving, client_of(serving) as client:
+        assert client.namespace(namespace()).put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
+        other = client.namespace(namespace(model="other"))
+        assert other.lookup(BLOCKS) == 0
+        assert other.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).outcomes == [Outcome.REJECTED] * 6
 
 
 @pytest.mark.parametrize("attach", [True, False])

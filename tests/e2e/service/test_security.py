@@ -199,11 +199,34 @@ def test_a_session_belongs_to_its_bearer(address: str, authority: Authority) -> 
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+@pytest.mark.parametrize(
+    ("tls", "advice"),
+    [({}, "may want TLS: pass tls_ca"), ({"tls": True}, "nobody whom this client trusts has signed")],
+    ids=["in the clear", "another authority"],
+)
+def test_a_client_that_does_not_get_in_over_tls_is_told_what_may_help(
+    address: str, tls: dict[str, bool], advice: str
+) -> None:
+    with patient(address, token="token-a", **tls) as client:
+        assert advice in str(client.calling.connection.failure)
+
+
+def test_a_client_that_speaks_tls_to_a_service_that_does_not_is_told_so(authority: Authority) -> None:
+    with listening(ServiceConfig(insecure=True)) as address, patient(address, tls_ca=authority.path) as client:
+        assert "leave out tls" in str(client.calling.connection.failure)
+
+
+def test_a_client_that_finds_nobody_is_given_no_advice() -> None:
+    with patient("127.0.0.1:1") as client:
+        assert str(client.calling.connection.failure).endswith("Connection refused")
+
+
 def test_mutual_tls_demands_a_certificate_of_the_client(settings: ServiceConfig, authority: Authority) -> None:
     certificate, key = authority.sign("client")
     with listening(replace(settings, tls_client_ca=authority.path)) as address:
-        with Client(address, token="token-a", tls_ca=authority.path, connect_seconds=1.0) as client:
+        with patient(address, token="token-a", tls_ca=authority.path) as client:
             assert not client.connected
+            assert "pass tls_certificate" in str(client.calling.connection.failure)
         with patient(
             address, token="token-a", tls_ca=authority.path, tls_certificate=certificate, tls_key=key
         ) as client:

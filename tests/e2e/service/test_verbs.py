@@ -16,6 +16,7 @@ from tierstore.errors import ConfigError, IdentityError, LayoutError, RankError
 from tierstore.health import Service
 from tierstore.keys import Namespace
 from tierstore.layout import KVLayout
+from tierstore.service import dispatch
 from tierstore.types import Outcome, Presence
 
 BLOCKS = [block_hash(number) for number in range(6)]
@@ -136,6 +137,39 @@ def test_hints_are_taken_in_and_ranks_out_of_order_refused(serving: Serving, han
         handle.hint(added=[(1, BLOCKS[:1])])
     handle.hint(removed=[1, 2])
     assert serving.store.metrics()["tierstore_waiting_requests"] == 0
+
+
+def test_hints_longer_than_a_message_are_taken_in(serving: Serving) -> None:
+    queue = [(rank, np.random.default_rng(rank).integers(0, 256, (50_000, 32), np.uint8)) for rank in range(1, 5)]
+    with client_of(serving) as client:
+        client.namespace(namespace()).hint(added=queue)
+        assert serving.store.metrics()["tierstore_waiting_requests"] == 4
+
+
+@pytest.mark.parametrize("attach", [True, False])
+def test_of_more_blocks_than_a_call_may_name_the_leading_ones_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, attach: bool
+) -> None:
+    """Once the server refused such a call, and prompts that long had no hits at all."""
+    monkeypatch.setattr(dispatch, "HASHES_MAX", 4)
+    with served(tmp_path) as serving, client_of(serving, attach=attach) as client:
+        own, handle = serving.store.namespace(namespace()), client.namespace(namespace())
+        put = handle.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS)
+        assert (put.leading, put.outcomes) == (4, [Outcome.OK] * 4 + [Outcome.REJECTED] * 2)
+        assert own.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
+        assert handle.lookup(BLOCKS) == 4
+        assert handle.presence(BLOCKS) == [Presence.HIT] * 4 + [Presence.MISS] * 2
+        found = np.full_like(BYTES, SENTINEL)
+        got = handle.get(BLOCKS, found).result(TIMEOUT_SECONDS)
+        assert (got.leading, got.outcomes) == (4, [Outcome.OK] * 4 + [Outcome.MISS] * 2)
+        assert np.array_equal(found[:4], BYTES[:4])
+        assert (found[4:] == SENTINEL).all()
+        assert handle.prefetch(BLOCKS).result(TIMEOUT_SECONDS).leading == 4
+        assert handle.plan_load(BLOCKS).leading == 4
+        assert handle.plan_load(BLOCKS, computed_tokens=5 * handle.namespace.layout.block_tokens).leading == 4
+        handle.hint(added=[(1, BLOCKS)])
+        assert handle.delete(BLOCKS).result(TIMEOUT_SECONDS).outcomes == [Outcome.OK] * 4 + [Outcome.IO_ERROR] * 2
+        assert own.presence(BLOCKS) == [Presence.MISS] * 4 + [Presence.HIT] * 2
 
 
 def test_the_end_of_a_client_ends_its_hints(serving: Serving) -> None:

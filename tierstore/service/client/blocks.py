@@ -34,7 +34,7 @@ class Source:
     Args:
         copies: What moves bytes from the cache into the buffer.
         memory: The caller's cache, and where the blocks lie in it.
-        num_blocks: Blocks of the request.
+        num_blocks: So many of them, from the first.
     """
 
     def __init__(self, copies: Copies, memory: CallerMemory, num_blocks: int) -> None:
@@ -62,7 +62,7 @@ class Source:
 
     def _fetch(self, positions: Int64Array) -> Sequence[memoryview]:
         if self._rows is not None:
-            return [memoryview(row.data) for row in self._rows]
+            return [memoryview(row.data) for row in self._rows[: len(positions)]]
         with self._lock:
             if self._finished:
                 return []

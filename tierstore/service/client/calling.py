@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from tierstore.errors import ClosedError, ServiceError, SessionError, TierstoreError, UnavailableError
+from tierstore.errors import AccessError, ClosedError, ServiceError, TierstoreError
 from tierstore.service.client.attached import AttachedPool
 from tierstore.service.client.connection import Connection
 from tierstore.service.client.copies import Copies
@@ -20,13 +20,11 @@ from tierstore.service.client.running import Warnings
 from tierstore.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import grpc
     from google.protobuf.message import Message
 
     from tierstore.device.base import Device
     from tierstore.keys import Namespace
+    from tierstore.service.client.door import Door
     from tierstore.service.client.session import LiveSession, Request
 
 __all__ = ["Calling", "Patience"]
@@ -62,7 +60,7 @@ class Calling:
     """See the module.
 
     Args:
-        open_channel: Makes a channel to the server.
+        door: Where the server is.
         device: Where the caller's caches lie.
         name: What the client calls itself.
         token: Its credential.
@@ -72,7 +70,7 @@ class Calling:
 
     def __init__(
         self,
-        open_channel: Callable[[Sequence[tuple[str, int]]], grpc.Channel],
+        door: Door,
         device: Device,
         *,
         name: str,
@@ -89,7 +87,7 @@ class Calling:
         self._lock = threading.Lock()
         self._pools: dict[LiveSession, AttachedPool | None] = {}
         self.prefetch_waits = False
-        self.connection = Connection(open_channel, name=name, token=token, at_begin=self._began, at_end=self._ended)
+        self.connection = Connection(door, name=name, token=token, at_begin=self._began, at_end=self._ended)
         atexit.register(self.close)
         if not self.connection.wait(patience.connect):
             self.warnings.say(self.connection.failure)
@@ -104,10 +102,15 @@ class Calling:
         return any(pool is not None for pool in list(self._pools.values()))
 
     def open(self, namespace: Namespace) -> None:
-        """Open a namespace where there is a session; what the server says against it is raised. Blocks."""
+        """Open a namespace where there is a session. Blocks.
+
+        What is wrong with it, or with whose it is, is raised; what the server cannot do is no reason to stop an engine.
+        """
         try:
             self.connection.judged(lambda session: session.handle(namespace, self.patience.call))
-        except (UnavailableError, SessionError) as error:
+        except AccessError:
+            raise
+        except ServiceError as error:
             self.warnings.say(error)
 
     def demand(self, request: Request, kind: type[M], namespace: Namespace | None) -> M:

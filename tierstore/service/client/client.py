@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypedDict, cast
 
-import grpc
-
 from tierstore import registry
-from tierstore.errors import ConfigError, IdentityError
+from tierstore.errors import IdentityError
 from tierstore.keys import Namespace
 from tierstore.service import convert
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service.client.calling import Calling, Patience
+from tierstore.service.client.door import Door
 from tierstore.service.client.handle import ClientHandle
 from tierstore.service.client.moving import Moving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from tierstore.device.base import Device
     from tierstore.health import TierHealth
     from tierstore.transfer.future import Transfer
 
 __all__ = ["Client", "ClientOptions"]
-
-_ADDRESS = r"unix:.+|[^/]+:[0-9]+"
 
 
 class ClientOptions(TypedDict, total=False):
@@ -90,14 +85,10 @@ class Client:
         call_seconds: float = 1.0,
         transfer_seconds: float = 60.0,
     ) -> None:
-        if not re.fullmatch(_ADDRESS, address):
-            raise ConfigError(f"address is {address!r}; give unix:/path or host:port")
-        credentials = None
-        if tls or tls_ca is not None or tls_certificate is not None:
-            credentials = grpc.ssl_channel_credentials(_read(tls_ca), _read(tls_key), _read(tls_certificate))
+        door = Door(address, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key)
         opened = cast("Callable[[], Device]", registry.load("devices", device))() if isinstance(device, str) else device
         self.calling = Calling(
-            _opener(address, credentials),
+            door,
             opened,
             name=name or f"pid {os.getpid()}",
             token=token,
@@ -108,6 +99,9 @@ class Client:
 
     def namespace(self, namespace: Namespace) -> ClientHandle:
         """The verbs of one namespace. Waits for the server, and is content without one.
+
+        Where a server cannot take it in (its folder cannot be written, or it holds too many), its gets are misses and
+        its puts refused, and each verb asks anew.
 
         Raises:
             AccessError: It is another tenant's.
@@ -163,23 +157,3 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _opener(
-    address: str, credentials: grpc.ChannelCredentials | None
-) -> Callable[[Sequence[tuple[str, int]]], grpc.Channel]:
-    def open_channel(options: Sequence[tuple[str, int]]) -> grpc.Channel:
-        if credentials is None:
-            return grpc.insecure_channel(address, options=options)
-        return grpc.secure_channel(address, credentials, options=options)
-
-    return open_channel
-
-
-def _read(path: str | os.PathLike[str] | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{os.fspath(path)} cannot be read: {error.strerror}; give the path of a PEM file") from error

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -29,6 +29,7 @@ from tierstore.service.wire import MESSAGE_NBYTES_MAX, METHODS, PROTOCOL
 from tierstore.worker import Worker
 
 if TYPE_CHECKING:
+    from tierstore.service.client.door import Door
     from tierstore.service.client.session import Answer, Cancellable
 
 __all__ = ["Connection"]
@@ -66,7 +67,7 @@ class Connection:
     """Keeps a session open.
 
     Args:
-        open_channel: Makes a channel to the server.
+        door: Where the server is.
         name: What the client calls itself.
         token: Its credential; None where none is needed.
         at_begin: Called with each session before it is used.
@@ -75,14 +76,14 @@ class Connection:
 
     def __init__(
         self,
-        open_channel: Callable[[Sequence[tuple[str, int]]], grpc.Channel],
+        door: Door,
         *,
         name: str,
         token: str | None,
         at_begin: Callable[[LiveSession], None],
         at_end: Callable[[LiveSession], None],
     ) -> None:
-        self._open_channel = open_channel
+        self._door = door
         self._name = name
         self._metadata: tuple[tuple[str, str | bytes], ...] = (
             () if token is None else ((_CREDENTIAL, f"Bearer {token}"),)
@@ -206,15 +207,20 @@ class Connection:
     def _keep(self) -> None:
         """The thread: one session after another."""
         while not self._closing.is_set():
-            channel = self._open_channel(_OPTIONS)
+            channel = self._door.open(_OPTIONS)
             try:
                 self._live(channel)
             except grpc.RpcError as failed:
-                self._failure = error_of(failed)
+                self._failure = self._explained(error_of(failed))
             finally:
                 channel.close()
             self._attempted.set()
             self._closing.wait(self._backoff.failed())
+
+    def _explained(self, error: TierstoreError) -> TierstoreError:
+        """The error, with what may help against it."""
+        advice = self._door.advice(str(error))
+        return type(error)(f"{error}; {advice}") if advice else error
 
     def _live(self, channel: grpc.Channel) -> None:
         """Open a session and hear its notices until it ends."""

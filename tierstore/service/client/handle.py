@@ -18,6 +18,7 @@ from tierstore.errors import ConfigError
 from tierstore.service import convert
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service.client.moving import Moving
+from tierstore.service.wire import HASHES_MAX
 from tierstore.transfer.caller_memory import CallerMemory
 from tierstore.types import HASH_NBYTES, Presence
 
@@ -36,7 +37,8 @@ _NO_PARENT = bytes(HASH_NBYTES)
 class ClientHandle:
     """See `tierstore.handle.NamespaceHandle`, whose verbs these are. May be used from any thread.
 
-    A get that the server ends early may leave a part of the row behind the leading ones written.
+    A get that the server ends early may leave a part of the row behind the leading ones written. Of more blocks than
+    the service takes in one call (65,536) the leading ones are asked for; the others end as where there is no service.
     """
 
     def __init__(self, calling: Calling, namespace: Namespace) -> None:
@@ -59,7 +61,11 @@ class ClientHandle:
         keys = as_hashes(hashes)
         request = pb.LookupRequest(hashes=keys.tobytes(), with_places=True)
         response = self._calling.ask(request, pb.LookupResponse, self.namespace)
-        return np.full(len(keys), Place.NOWHERE, np.uint8) if response is None else convert.to_places(response.places)
+        places = np.full(len(keys), Place.NOWHERE, np.uint8)
+        if response is not None:
+            known = convert.to_places(response.places)
+            places[: len(known)] = known
+        return places
 
     def put(
         self,
@@ -132,8 +138,16 @@ class ClientHandle:
         Waits for the server. Raises RankError and IdentityError as the embedded store does; without a service nothing.
         """
         waiting = [pb.Waiting(rank=rank, hashes=as_hashes(hashes).tobytes()) for rank, hashes in added]
-        request = pb.HintRequest(queue=session_id, added=waiting, removed=removed)
-        self._calling.ask(request, pb.HintResponse, self.namespace)
+        requests = [pb.HintRequest(queue=session_id, removed=removed)]
+        nbytes = 0
+        for one in waiting:
+            nbytes += len(one.hashes)
+            if nbytes > HASHES_MAX * HASH_NBYTES:  # no message is too long for the server
+                requests.append(pb.HintRequest(queue=session_id))
+                nbytes = len(one.hashes)
+            requests[-1].added.append(one)
+        for request in requests:
+            self._calling.ask(request, pb.HintResponse, self.namespace)
 
     def plan_load(
         self,

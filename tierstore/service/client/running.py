@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tierstore.service.client.session import Answer, Cancellable
     from tierstore.transfer.future import TransferResult
     from tierstore.transfer.layers import Layers
+    from tierstore.types import UInt8Array
     from tierstore.worker import Worker
 
 __all__ = ["Running", "Warnings", "Withdrawn"]
@@ -100,7 +101,13 @@ class Running:
             self.fail(error)
         else:
             if result is not None:
-                self.transfer.resolve(result.leading, result.codes)
+                self.transfer.resolve(result.leading, self._of_all(result.codes))
+
+    def _of_all(self, codes: UInt8Array) -> UInt8Array:
+        """The outcomes with those of blocks that the server was not asked for."""
+        all_codes = np.full(self._num_blocks, self._failed, np.uint8)
+        all_codes[: len(codes)] = codes
+        return all_codes
 
     def fail(self, error: TierstoreError) -> None:
         """End it as it ends where the service does not answer."""

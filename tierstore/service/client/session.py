@@ -16,7 +16,8 @@ from tierstore.errors import UnavailableError
 from tierstore.service import convert
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service.status import error_of
-from tierstore.service.wire import METHODS
+from tierstore.service.wire import HASHES_MAX, METHODS
+from tierstore.types import HASH_NBYTES
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -123,8 +124,15 @@ class LiveSession:
         return cast("Answer[pb.PutResponse]", call)
 
     def address(self, request: Request, namespace: Namespace | None, seconds: float) -> None:
-        """Say in a request where it belongs. Blocks where the namespace is opened first."""
+        """Say in a request where it belongs. Blocks where the namespace is opened first.
+
+        Of more hashes than the server takes in one call the request keeps the leading ones.
+        """
         request.scope.session_id = self.opened.session_id
+        nbytes_max = (self.opened.hashes_max or HASHES_MAX) * HASH_NBYTES
+        for named in (request, *getattr(request, "added", ())):
+            if len(getattr(named, "hashes", b"")) > nbytes_max:
+                named.hashes = named.hashes[:nbytes_max]
         if namespace is not None:
             request.scope.namespace_handle = self.handle(namespace, seconds)
 
