@@ -93,6 +93,17 @@ def test_doctor_warns_where_less_is_free_than_the_floor_keeps(folder: str, tmp_p
     assert "free_floor" not in run(*arguments, cwd=tmp_path, TIERSTORE_SSD_FREE_FLOOR="4 KiB").stdout
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [('{"format": 2}', "is of format 2"), ("no manifest of ours", "cannot be read")],
+    ids=["another format", "damaged"],
+)
+def test_doctor_fails_on_a_folder_that_no_store_opens(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "store.json").write_text(text.ljust(4096))
+    ended = run("doctor", "--ssd-dir", tmp_path, "--host-size", "16 MiB", cwd=tmp_path)
+    assert (ended.returncode, words in ended.stdout) == (1, True)
+
+
 def test_doctor_warns_where_two_chunk_files_do_not_fit_until_one_is_there(tmp_path: Path) -> None:
     arguments = ("doctor", "--ssd-dir", tmp_path, "--host-size", "16 MiB")
     variables = {"TIERSTORE_SSD_FREE_FLOOR": "4 KiB", "TIERSTORE_SSD_FILE_SIZE": "1000 TiB"}

@@ -45,6 +45,12 @@ def inspect(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_a_folder_without_a_verb_is_answered_with_the_verb_for_a_first_look(tmp_path: Path) -> None:
+    ended = inspect(tmp_path)
+    assert (ended.returncode, f"tierstore inspect ls {tmp_path}" in ended.stderr) == (2, True)
+    assert "No such command 'lss'" in inspect("lss").stderr
+
+
 def test_ls_prints_one_json_object_or_lines(whole: Path) -> None:
     ended = inspect("ls", whole, "--namespace", MODELS[1], "--blocks", "--json", "-")
     assert ended.returncode == 0, ended.stderr

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from tierstore.config import HostConfig, SsdConfig, StoreConfig
-from tierstore.errors import FolderError, MemoryLimitError, NoDeviceError, TierstoreError
+from tierstore.errors import DiskError, FolderError, FolderFormatError, MemoryLimitError, NoDeviceError, TierstoreError
 from tierstore.settings import format_size
 
 __all__ = ["command"]
@@ -119,6 +119,7 @@ def _gpu(device: str) -> _Finding:
 def _folder(folder: Path) -> _Finding:
     from tierstore.benchmark.machine import file_system
     from tierstore.disk.posix import PosixDisk
+    from tierstore.tiers.manifest import read_manifest
 
     what = f"ssd {folder}"
     if not folder.exists() and folder.parent.is_dir():
@@ -129,7 +130,11 @@ def _folder(folder: Path) -> _Finding:
     try:
         disk = PosixDisk(str(folder))
         free = _rounded(disk.look("").free_nbytes)
-    except FolderError as error:
+        read_manifest(disk)
+    except FolderFormatError as error:
+        found, _, advice = str(error).partition("; ")
+        return _Finding(what, found, advice, fatal=True)
+    except (FolderError, DiskError) as error:
         return _Finding(what, str(error), "set [ssd] dir to a folder that can be written", fatal=True)
     system = file_system(folder)
     found = f"{system}, {free} free, {'direct I/O' if disk.direct else 'no direct I/O'}"

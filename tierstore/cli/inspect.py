@@ -31,7 +31,18 @@ _JSON = click.option("--json", "json_path", metavar="PATH", help='Write one JSON
 _NAMESPACE = click.option("--namespace", metavar="TEXT", help="Beginning of a fingerprint, or a part of an identity.")
 
 
-@click.group("inspect")
+class _Verbs(click.Group):
+    """Says to whoever names a folder and no verb what the verb for a first look is."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and Path(args[0]).is_dir():
+            ctx.fail(f"{args[0]} is a folder; say what to do with it: {ctx.command_path} ls {args[0]}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group("inspect", cls=_Verbs)
 def command() -> None:
     """Look into a store's folder: list, verify, repair, export.
 
