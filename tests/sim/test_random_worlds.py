@@ -60,7 +60,7 @@ class RandomWorld:
             limits=Limits(
                 requests_max=30,
                 read_batch_nbytes=3 * PAGE_NBYTES,
-                write_inflight_nbytes_max=20 * PAGE_NBYTES,
+                write_inflight_nbytes_max=(20, 8)[seed // 8 % 2] * PAGE_NBYTES,
                 prefetch_inflight_nbytes_max=6 * PAGE_NBYTES,
                 cold_seconds=1.0,
                 write_nbytes_per_day=WRITE_NBYTES_PER_DAY if seed % 4 < 2 else None,
@@ -198,7 +198,7 @@ class RandomWorld:
             return
         failures = [Outcome.IO_ERROR]
         if isinstance(job, CopyJob) and job.src is TierName.SSD:
-            failures.append(Outcome.CORRUPT)
+            failures += [Outcome.CORRUPT, Outcome.REJECTED] if job.dst is TierName.SSD else [Outcome.CORRUPT]
         if job.dst is TierName.SSD and not (isinstance(job, CopyJob) and job.src is TierName.SSD):
             sick = self.random.random() < 0.1  # one write that fails turns all of them off for a while
             failures = [*(failures if sick else ()), Outcome.REJECTED]
@@ -238,7 +238,7 @@ def test_a_random_world_without_an_ssd_tier_does_too(seed: int) -> None:
 def test_random_worlds_with_a_device_pool_do_too_and_meet_what_it_is_for() -> None:
     """The pool is smaller than the host's, so that what it holds alone is forgotten, and larger, so that it helps."""
     worlds = []
-    for seed in SEEDS[:6]:
+    for seed in (0, 4, 5, 7, 18, 32):  # three of them lend what the device pool alone holds
         slab_nbytes = 16 * PAGE_NBYTES
         slots = SlotAllocator(pool_nbytes=(4, 9)[seed // 2 % 2] * slab_nbytes, slab_nbytes=slab_nbytes)
         pool = DevicePool(slots, (AdmitAlways, AdmitSecondHit)[seed % 2]())
@@ -255,7 +255,7 @@ def test_random_worlds_with_a_device_pool_do_too_and_meet_what_it_is_for() -> No
         assert total(Metric.LINK_BLOCKS, link, Outcome.OK) > 50
         assert total(Metric.LINK_BLOCKS, link, Outcome.IO_ERROR) > 5
         assert total(Metric.LINK_BLOCKS, link, Outcome.REJECTED) > 0
-    assert total(Metric.LINK_BLOCKS, "pool-return", Outcome.OK) > 1
+    assert total(Metric.LINK_BLOCKS, "pool-return", Outcome.OK) > 4
 
 
 def test_random_worlds_whose_reads_go_past_host_memory_do_too() -> None:
@@ -287,10 +287,10 @@ def test_random_worlds_meet_what_they_are_for() -> None:
         assert total(Metric.SSD_OUTAGES, way) > 3
     for found in ("ok", "failed"):
         assert total(Metric.SSD_PROBES, found) > 3
-    assert total(Metric.LINK_BLOCKS, "ssd-rewrite", Outcome.CORRUPT) > 0
-    for reason in ("not_admitted", "write_budget", "write_refused"):
+    for outcome in (Outcome.CORRUPT, Outcome.REJECTED):
+        assert total(Metric.LINK_BLOCKS, "ssd-rewrite", outcome) > 0
+    for reason in ("not_admitted", "write_budget", "write_refused", "write_queue_full"):
         assert total(Metric.NOT_STORED_BLOCKS, reason) > 4
-    assert total(Metric.NOT_STORED_BLOCKS, "write_queue_full") > 0
     for fate in ("useful", "wasted"):
         assert total(Metric.SSD_WRITTEN_BLOCKS, fate) > 20
     assert total(Metric.DELETED_BLOCKS) > 10
