@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from tierstore.errors import AccessError, IdentityError
 from tierstore.service import convert
 from tierstore.service._pb import tierstore_pb2 as pb
-from tierstore.transfer.awaiting import settled
+from tierstore.transfer.awaiting import granted, settled
 from tierstore.types import HASH_NBYTES
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class Lending:
         )
         kept = False
         try:
-            grant = await asyncio.wrap_future(lease.granted)
+            grant = await granted(lease)
             number = self._sessions.lend(session, lease)
             kept = True
         finally:

@@ -8,7 +8,6 @@ writes, it holds no more of the pool than that, and a message waits until the on
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from tierstore.errors import LayoutError
 from tierstore.service import convert
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service.wire import CHUNK_NBYTES, Data, encode_data
-from tierstore.transfer.awaiting import settled
+from tierstore.transfer.awaiting import granted, settled
 from tierstore.transfer.future import TransferResult
 from tierstore.types import HASH_NBYTES, Outcome
 
@@ -83,7 +82,7 @@ class Streams:
                 if not leases:
                     break
                 lease, num_wanted = leases[0]
-                grant = await asyncio.wrap_future(lease.granted)
+                grant = await granted(lease)
                 for messages in self._messages(grant, block_nbytes):
                     yield messages
                 leases.popleft()[0].release()

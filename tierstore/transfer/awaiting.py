@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tierstore.transfer.future import Transfer, TransferResult
+    from tierstore.transfer.lending import Grant, Lease
 
-__all__ = ["settled"]
+__all__ = ["granted", "settled"]
 
 
 async def settled(transfer: Transfer) -> TransferResult:
-    """Await a transfer; cancelled, withdraw it and wait until no copy touches its memory, then be cancelled."""
+    """Await a transfer; cancelled, withdraw it and wait until no copy touches its memory, then be cancelled.
+
+    One that has ended costs no turn of the loop.
+    """
+    if transfer.done():
+        return transfer.result(0)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 
@@ -30,3 +36,8 @@ async def settled(transfer: Transfer) -> TransferResult:
     if cancelled is not None:
         raise cancelled
     return transfer.result(0)
+
+
+async def granted(lease: Lease) -> Grant:
+    """Await the slots of a lease; those that are there already, as those of blocks in host memory are, cost no turn."""
+    return lease.granted.result(0) if lease.granted.done() else await asyncio.wrap_future(lease.granted)
