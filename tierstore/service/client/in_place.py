@@ -53,6 +53,7 @@ class InPlace:
             ServiceError: The call failed.
             Withdrawn: The caller has cancelled.
         """
+        self._let_go()
         call = self._session.begin(request, pb.AcquireResponse, self._patience.of(request.deadline_seconds))
         with running.calling(call):
             answer = result_of(call)
@@ -63,8 +64,8 @@ class InPlace:
                 self._copies.wait(self._copies.load(view, offsets, memory, np.arange(len(offsets))))
                 same = self._pool.generations(offsets) == np.array(answer.generations, np.uint32)
         finally:
-            release = pb.ReleaseRequest(scope=request.scope, lease_ids=[answer.lease_id])
-            self._session.forget(release, self._patience.call)
+            self._session.leases_over.append(answer.lease_id)
+            running.afterwards(self._let_go)
         leading = len(same) if same.all() else int(same.argmin())
         codes = np.full(memory.block_ids.shape[1], Outcome.MISS, np.uint8)
         codes[:leading] = Outcome.OK
@@ -72,6 +73,7 @@ class InPlace:
 
     def put(self, running: Running, request: pb.ReserveRequest, memory: CallerMemory) -> TransferResult:
         """Fill the slots that are promised, and commit them. Blocks. Raises as `get` does."""
+        self._let_go()
         answer = self._session.call(request, pb.ReserveResponse, self._patience.call)
         number, offsets = answer.reservation_id, np.array(answer.offsets, np.int64)
         try:
@@ -86,3 +88,7 @@ class InPlace:
         call = self._session.begin(commit, pb.CommitResponse, self._patience.of(request.deadline_seconds))
         with running.calling(call):
             return convert.to_result(result_of(call).result)
+
+    def _let_go(self) -> None:
+        """Give leases back that are over. Does not block."""
+        self._session.release(self._patience.call)

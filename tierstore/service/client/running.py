@@ -84,6 +84,7 @@ class Running:
         self._lock = threading.Lock()
         self._withdrawn = False
         self._call: Cancellable | None = None
+        self._afterwards: Callable[[], None] | None = None
 
     def start(self, worker: Worker, work: Callable[[Running], TransferResult | None]) -> Transfer:
         """Do the work on a thread; it returns None where it has found somebody to follow. Does not block."""
@@ -102,6 +103,13 @@ class Running:
         else:
             if result is not None:
                 self.transfer.resolve(result.leading, self._of_all(result.codes))
+        finally:
+            if self._afterwards is not None:
+                self._afterwards()
+
+    def afterwards(self, task: Callable[[], None]) -> None:
+        """Do something on the same thread once the transfer has ended, however it does: nobody waits for it."""
+        self._afterwards = task
 
     def _of_all(self, codes: UInt8Array) -> UInt8Array:
         """The outcomes with those of blocks that the server was not asked for."""

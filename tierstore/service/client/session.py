@@ -5,6 +5,8 @@ Made by the connection, used by the verbs, on any thread. It may end at any time
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -74,15 +76,18 @@ class LiveSession:
         channel: All its calls end with it.
         metadata: Sent with every call.
         draining: The server ends soon.
+        leases_over: Ids of leases under which nothing is copied any more; see `release`.
     """
 
     opened: pb.SessionOpened
     channel: grpc.Channel
     metadata: tuple[tuple[str, str | bytes], ...]
     draining: bool = False
+    leases_over: deque[int] = field(default_factory=deque)
     _handles: dict[bytes, int] = field(default_factory=dict)
     _made: dict[str, _Unary] = field(default_factory=dict)
     _forgotten: set[object] = field(default_factory=set)
+    _releasing: threading.Lock = field(default_factory=threading.Lock)
 
     def call(self, request: Request, kind: type[M], seconds: float) -> M:
         """Make a call without streams. Blocks. Raises what `error_of` says."""
@@ -107,6 +112,18 @@ class LiveSession:
             call = self._method(request).future(request, timeout=seconds, metadata=self.metadata)
             self._forgotten.add(call)  # a call that nobody refers to is cancelled
             call.add_done_callback(self._forgotten.discard)
+
+    def release(self, seconds: float) -> None:
+        """Give leases back that are over. Does not block.
+
+        To be called once a get has ended, and before slots are asked for: the server hears of what is free first.
+        """
+        with self._releasing:
+            over = [self.leases_over.popleft() for _ in range(len(self.leases_over))]
+            if over:
+                request = pb.ReleaseRequest(lease_ids=over)
+                self.address(request, None, seconds)
+                self.forget(request, seconds)
 
     def get(self, request: pb.GetRequest, seconds: float) -> Streaming:
         """Begin a get. Does not block."""
