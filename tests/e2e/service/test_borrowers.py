@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,13 +17,11 @@ import numpy as np
 import pytest
 
 from tests.e2e.service.stranger import Stranger, stranger
-from tests.e2e.service.world import Serving, client_of, num_loans, served
+from tests.e2e.service.world import Serving, num_loans, served
 from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, rows
 from tests.processes import program
 from tierstore.service import convert
 from tierstore.service._pb import tierstore_pb2 as pb
-from tierstore.service.client.running import Running
-from tierstore.service.client.session import LiveSession, Request
 from tierstore.service.sessions import Session, SessionLimits
 from tierstore.types import Outcome, Presence
 
@@ -75,45 +72,6 @@ def acquire(visitor: Stranger) -> pb.AcquireResponse:
 def num_lent(serving: Serving) -> float:
     """Slots in borrowers' hands."""
     return serving.store.metrics()["tierstore_host_lent_bytes"] / 8192
-
-
-def test_nobody_waits_for_the_release_behind_his_get(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, forget = threading.Event(), LiveSession.forget
-
-    def forget_late(session: LiveSession, request: Request, seconds: float) -> None:
-        assert gate.wait(TIMEOUT_SECONDS), "the get waits for its release"
-        forget(session, request, seconds)
-
-    with client_of(serving) as client:
-        handle = client.namespace(namespace())
-        assert handle.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
-        monkeypatch.setattr(LiveSession, "forget", forget_late)
-        found = np.zeros_like(BYTES)
-        assert handle.get(BLOCKS, found).result(TIMEOUT_SECONDS).ok
-        assert np.array_equal(found, BYTES)
-        assert num_lent(serving) == 6
-        gate.set()
-
-
-def test_what_is_asked_for_behind_a_get_finds_its_lease_given_back(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 32 slots half may be lent: two gets of 10 blocks at a time would not both be whole."""
-    monkeypatch.setattr(Running, "afterwards", lambda _running, _task: None)  # that late
-    halves = [range(10), range(10, 20)]
-    with client_of(serving) as client:
-        handle = client.namespace(namespace())
-        for half in halves:
-            assert handle.put([block_hash(n) for n in half], rows(half, 8192)).result(TIMEOUT_SECONDS).ok
-        found = np.zeros_like(rows(halves[0], 8192))
-        for half in halves * 2:
-            assert handle.get([block_hash(n) for n in half], found).result(TIMEOUT_SECONDS).ok
-
-
-def reserve(visitor: Stranger, scope: pb.Scope | None = None) -> pb.ReserveResponse:
-    answer = visitor.call(pb.ReserveRequest(scope=scope or visitor.scope(), hashes=HASHES))
-    assert isinstance(answer, pb.ReserveResponse)
-    return answer
 
 
 def test_leases_and_reservations_end_with_the_connection(serving: Serving) -> None:
