@@ -74,6 +74,12 @@ def num_lent(serving: Serving) -> float:
     return serving.store.metrics()["tierstore_host_lent_bytes"] / 8192
 
 
+def reserve(visitor: Stranger, scope: pb.Scope | None = None) -> pb.ReserveResponse:
+    answer = visitor.call(pb.ReserveRequest(scope=scope or visitor.scope(), hashes=HASHES))
+    assert isinstance(answer, pb.ReserveResponse)
+    return answer
+
+
 def test_leases_and_reservations_end_with_the_connection(serving: Serving) -> None:
     own = serving.store.namespace(namespace())
     assert own.put(BLOCKS[:3], BYTES[:3]).result(TIMEOUT_SECONDS).ok

@@ -55,9 +55,3 @@ def test_what_is_asked_for_behind_a_get_finds_its_lease_given_back(
         found = np.zeros_like(rows(halves[0], 8192))
         for half in halves * 2:
             assert handle.get([block_hash(n) for n in half], found).result(TIMEOUT_SECONDS).ok
-
-
-def reserve(visitor: Stranger, scope: pb.Scope | None = None) -> pb.ReserveResponse:
-    answer = visitor.call(pb.ReserveRequest(scope=scope or visitor.scope(), hashes=HASHES))
-    assert isinstance(answer, pb.ReserveResponse)
-    return answer
