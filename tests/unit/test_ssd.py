@@ -47,9 +47,12 @@ class TestSettings:
 
     @pytest.mark.parametrize(
         ("capacity_nbytes", "file_nbytes"),
-        [(1 << 30, 64 << 20), (1 << 33, 1 << 28), (1 << 40, 4 << 30), ((1 << 33) + 200_000, (1 << 28) + 4096)],
+        [
+            *((1 << 30, 64 << 20), (3 << 30, 96 << 20), (1 << 32, 1 << 27), (1 << 34, 1 << 27)),
+            *((1 << 35, 1 << 28), ((1 << 35) + 600_000, (1 << 28) + 4096), (1 << 39, 4 << 30), (1 << 40, 4 << 30)),
+        ],
     )
-    def test_files_are_a_32nd_of_the_capacity(self, capacity_nbytes: int, file_nbytes: int) -> None:
+    def test_files_are_a_128th_of_the_capacity_but_not_short(self, capacity_nbytes: int, file_nbytes: int) -> None:
         assert default_file_nbytes(capacity_nbytes) == file_nbytes
 
 

@@ -61,12 +61,14 @@ class FolderLimits:
 
 
 def default_file_nbytes(capacity_nbytes: int) -> int:
-    """Length of a chunk file where none is set: a 32nd of the capacity, 64 MiB to 4 GiB, whole pages.
+    """Length of a chunk file where none is set: a 128th of the capacity, 128 MiB to 4 GiB, whole pages.
 
-    Beginning and sealing a file costs about 12 ms of a disk's time, whatever its length; see
-    docs/decisions/0004-chunk-files-are-a-32nd-of-the-capacity.md.
+    Below 4 GiB it is a 32nd, 64 MiB at least. Beginning and sealing a file costs about 12 ms of a disk's time, whatever
+    its length, and the fewer there are the more is forgotten with each; see
+    docs/decisions/0025-chunk-files-are-a-128th-of-the-capacity.md.
     """
-    return min(max(capacity_nbytes // 32 // PAGE_NBYTES * PAGE_NBYTES, 64 << 20), 4 << 30)
+    shortest = min(max(capacity_nbytes // 32, 64 << 20), 128 << 20)
+    return min(max(capacity_nbytes // 128, shortest) // PAGE_NBYTES * PAGE_NBYTES, 4 << 30)
 
 
 class Space:
