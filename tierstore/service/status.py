@@ -62,7 +62,10 @@ def error_of(failed: grpc.RpcError) -> TierstoreError:
     call = cast("grpc.Call", failed)  # what is raised is the call that failed
     code, details = call.code(), str(call.details())
     metadata = dict(call.trailing_metadata() or ())
-    kind = _RAISED_AGAIN.get(str(metadata.get(ERROR_KEY, "")))
+    name = str(metadata.get(ERROR_KEY, ""))
+    kind = _RAISED_AGAIN.get(name)
     if kind is not None:
         return kind(details)
+    if name == errors.DiskError.__name__:
+        return errors.ServiceError(f"the service's disk failed ({details}); its health says how it is now")
     return _ERRORS.get(code, errors.ServiceError)(f"{code.name}: {details}")

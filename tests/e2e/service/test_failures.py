@@ -172,6 +172,7 @@ def test_a_new_namespace_in_a_folder_that_cannot_be_written_is_one_of_misses(
         disk.fail_from(1, errno=errno.EROFS, only="write")
         found = np.full_like(BYTES, SENTINEL)
         handle = client.namespace(namespace())
+        assert "the service's disk failed" in caplog.text
         assert "EROFS" in caplog.text
         assert handle.lookup(BLOCKS) == 0
         assert handle.presence(BLOCKS) == [Presence.MISS] * 6
