@@ -50,11 +50,6 @@ class CacheShape:
         """Bytes of a block."""
         return self.layers * self.num_rows * self.row_nbytes
 
-    @property
-    def segment_nbytes(self) -> int:
-        """Contiguous bytes in the cache."""
-        return self.row_nbytes if self.row_gap_nbytes else self.num_rows * self.row_nbytes
-
 
 class GpuCopies:
     """A cache of random blocks, a pinned pool that takes them all, and two streams with their engines. Blocks.
