@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from tierstore.errors import AccessError, ClosedError, ServiceError, TierstoreError
+from tierstore.errors import AccessError, ClosedError, ServiceError, TierstoreError, VersionError
 from tierstore.service.client.attached import AttachedPool
 from tierstore.service.client.connection import Connection
 from tierstore.service.client.copies import Copies
@@ -104,11 +104,12 @@ class Calling:
     def open(self, namespace: Namespace) -> None:
         """Open a namespace where there is a session. Blocks.
 
-        What is wrong with it, or with whose it is, is raised; what the server cannot do is no reason to stop an engine.
+        What is wrong with it, with whose it is or with the two versions is raised; what the server cannot do just now
+        is no reason to stop an engine.
         """
         try:
             self.connection.judged(lambda session: session.handle(namespace, self.patience.call))
-        except AccessError:
+        except (AccessError, VersionError):
             raise
         except ServiceError as error:
             self.warnings.say(error)

@@ -105,6 +105,7 @@ class Client:
 
         Raises:
             AccessError: It is another tenant's.
+            VersionError: Client and server do not speak the same protocol.
             ConfigError, IdentityError, LayoutError: As the embedded store says, where the server can be asked.
         """
         if not isinstance(namespace, Namespace):
