@@ -134,19 +134,19 @@ def test_two_workers_answer_the_same_where_requests_are_preempted(nursery: Nurse
     prompts = [prompt(200 + name, 150) for name in range(6)]
     options = OPTIONS | {"tensor_parallel_size": 2, "max_model_len": 512}
     with running(nursery, model=str(models / "tiny"), connector=None, **options) as plain:
-        expected = [plain.generate([own], max_tokens=80)[0] for own in prompts]
+        expected = [plain.generate([own], max_tokens=56)[0] for own in prompts]
     few = options | {"num_gpu_blocks_override": 24}
     with (
         serving(folder, host_size="64 MiB") as endpoint,
         running(nursery, model=str(models / "tiny"), connector=through(endpoint), **few) as engine,
     ):
         attached(endpoint, sessions=3)
-        assert alike(engine.generate(prompts, max_tokens=80), expected)
+        assert alike(engine.generate(prompts, max_tokens=56), expected)
         assert engine.ask("preemptions") != 0
         engine.ask("settle")
         engine.reset()
         engine.hits()
-        assert alike(engine.generate(prompts, max_tokens=80), expected)
+        assert alike(engine.generate(prompts, max_tokens=56), expected)
         assert engine.hits()[1] > 0
         engine.ask("settle")
         engine.reset()

@@ -82,10 +82,11 @@ class Frame:
     def __init__(self) -> None:
         memory = aligned_buffer(2 * FRAME_RECORDS * PAGE_NBYTES)
         half = FRAME_RECORDS * PAGE_NBYTES
+        view = memory.data
+        pages = [view[page : page + PAGE_NBYTES] for page in range(0, 2 * half, PAGE_NBYTES)]
         self.headers: HeaderArray = memory[:half].view(HEADER)
         self._tails = memory[half:].reshape(FRAME_RECORDS, PAGE_NBYTES)
-        self.header_views = [memory[page : page + PAGE_NBYTES].data for page in range(0, half, PAGE_NBYTES)]
-        self._tail_views = [page.data for page in self._tails]
+        self.header_views, self._tail_views = pages[:FRAME_RECORDS], pages[FRAME_RECORDS:]
 
     def buffers(self, pool: Pool, slots: Sequence[int], shape: RecordShape, *, first: int = 0) -> list[memoryview]:
         """Views of whole records, one after another, their frame rows counted from `first`.
