@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HASH_NBYTES",
+    "NO_REQUEST",
     "PAGE_NBYTES",
     "CopyJob",
     "CopyResult",
@@ -53,6 +54,8 @@ PAGE_NBYTES = 4096
 
 JobId = NewType("JobId", int)
 RequestId = NewType("RequestId", int)
+NO_REQUEST = RequestId(-1)
+"""Of the planner's own requests, and of jobs that touch no caller's pages."""
 
 
 class TierName(StrEnum):
@@ -151,12 +154,12 @@ class CopyJob:
         dst: Tier written to.
         entries: int32[n]; directory entries, for the planner alone.
         hashes: uint8[n, 32]; block hashes.
-        parents: uint8[n, 32]; each block's predecessor in its chain, zeros at a chain's start or unknown.
         src_locations: See above.
-        dst_locations: See above; None for a write to SSD, whose worker chooses the place and reports it.
         priority: Order in the link.
+        dst_locations: See above; None for a write to SSD, whose worker chooses the place and reports it.
+        request_id: The request whose pages a device job copies.
+        parents: uint8[n, 32]; each block's predecessor in its chain, zeros at a chain's start or unknown.
         checksums: int64[n]; of a write from the host pool, the CRC32C that each block's bytes must have, -1 for any.
-        request_id: The request whose pages a device job copies; -1 for a job of the store's own.
     """
 
     job_id: JobId
@@ -165,11 +168,11 @@ class CopyJob:
     dst: TierName
     entries: Int32Array
     hashes: UInt8Array
-    parents: UInt8Array | None
     src_locations: Int64Array | Int32Array | Extents
-    dst_locations: Int64Array | Int32Array | None
     priority: Priority
-    request_id: RequestId
+    dst_locations: Int64Array | Int32Array | None = None
+    request_id: RequestId = NO_REQUEST
+    parents: UInt8Array | None = None
     checksums: Int64Array | None = None
 
     def __len__(self) -> int:

@@ -12,11 +12,10 @@ import pytest
 from tierstore.control.directory import Directory
 from tierstore.control.entry import State
 from tierstore.control.index import as_keys
-from tierstore.control.mind import NO_REQUEST
 from tierstore.control.requests import UNASKED, Life, new_request
 from tierstore.layout import KVLayout
 from tierstore.testing.engine_world import chain
-from tierstore.types import Generation, Priority, TierName
+from tierstore.types import NO_REQUEST, Generation, Priority, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.entry import Places

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.control.entry import State
-from tierstore.control.mind import NO_REQUEST
 from tierstore.control.requests import UNASKED, new_request
+from tierstore.types import NO_REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.copies import bring_back, copy_pages, read_blocks
 from tierstore.control.directory import UNREADABLE
 from tierstore.control.entry import State
-from tierstore.control.near_copies import bring_back, coming_near, keep_near, slots_near
+from tierstore.control.near_copies import coming_near, keep_near, slots_near
 from tierstore.control.requests import leading_run
 from tierstore.metrics import Metric
 from tierstore.types import CopyJob, Extents, Outcome, Priority, TierName
@@ -83,7 +84,7 @@ class Gets:
                 if len(filling):
                     mind.lift(mind.jobs.join(pool, entries[filling], request, lo + filling), plan)
             if near is not None:
-                mind.read_jobs(request, lo + missing, TierName.DEVICE_POOL, Priority.GET, plan)
+                read_blocks(mind, request, lo + missing, TierName.DEVICE_POOL, plan, priority=Priority.GET)
             elif len(missing):
                 self._fetch(request, lo + missing, pooled[missing], plan)
         request.opened = hi
@@ -96,7 +97,7 @@ class Gets:
         if np.count_nonzero(pooled):
             bring_back(self._mind, request, positions[pooled], plan)
         if not pooled.all():
-            self._mind.read_jobs(request, positions[~pooled], TierName.HOST, Priority.GET, plan)
+            read_blocks(self._mind, request, positions[~pooled], TierName.HOST, plan, priority=Priority.GET)
 
     def _take_pooled(self, request: Request, positions: Int64Array) -> None:
         """Hold blocks that the device pool has: they are READY there, whatever the host pool has of them."""
@@ -277,7 +278,7 @@ class Gets:
                 parts = [(TierName.HOST, positions[~pooled]), (TierName.DEVICE_POOL, positions[pooled])]
             for pool, part in parts:
                 if len(part):
-                    self._mind.device_job(request, part, load=True, plan=plan, pool=pool)
+                    copy_pages(self._mind, request, part, load=True, plan=plan, pool=pool)
         if request.frontier >= request.stop:
             plan.handed.append((request.request_id, request.stop))
             if not request.moving:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.advice import LoadAdvice, Place
+from tierstore.control.copies import read_blocks
 from tierstore.control.entry import State
 from tierstore.control.index import as_keys
 from tierstore.control.link_rates import LinkRates
-from tierstore.control.mind import NO_REQUEST
 from tierstore.control.prefill import PrefillCost
 from tierstore.control.requests import UNASKED, leading_run, new_request
-from tierstore.types import Priority, TierName
+from tierstore.types import NO_REQUEST, Priority, TierName
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -150,7 +150,7 @@ class Loading:
             request.entries[positions] = entries[positions]
             mind.host.occupy(entries[positions], pages)
             mind.host.prefetched.inflight_nbytes += len(positions) * life.block_nbytes
-            mind.read_jobs(request, positions, TierName.HOST, Priority.PREFETCH, plan)
+            read_blocks(mind, request, positions, TierName.HOST, plan, priority=Priority.PREFETCH)
 
 
 def _left(life: Life, wanted: LoadRequest, advice: LoadAdvice) -> UInt8Array:

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from tierstore.control.copies import read_blocks
 from tierstore.control.entry import State
-from tierstore.control.mind import NO_REQUEST
 from tierstore.control.requests import Unasked, leading_run, new_request
 from tierstore.errors import RankError
 from tierstore.metrics import Metric
-from tierstore.types import Outcome, Priority, TierName
+from tierstore.types import NO_REQUEST, Outcome, Priority, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
@@ -230,5 +230,5 @@ class Lookahead:
             request.entries[read] = entries[read]
             mind.host.occupy(entries[read], pages)
             mind.host.prefetched.inflight_nbytes += len(read) * request.life.block_nbytes
-            mind.read_jobs(request, read, TierName.HOST, Priority.PREFETCH, plan)
+            read_blocks(mind, request, read, TierName.HOST, plan, priority=Priority.PREFETCH)
         return len(read) == len(missing)

@@ -16,7 +16,7 @@ from tierstore.control.entry import State
 from tierstore.control.jobs import JobRecord
 from tierstore.control.requests import Life
 from tierstore.metrics import Metric
-from tierstore.types import CopyJob, Finished, Plan, Priority, RequestId, SyncJob, TierName
+from tierstore.types import CopyJob, Finished, Plan, Priority, SyncJob, TierName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,16 +31,11 @@ if TYPE_CHECKING:
     from tierstore.control.ssd_health import SsdHealth
     from tierstore.control.ssd_room import SsdRoom
     from tierstore.metrics import Metrics
-    from tierstore.types import Generation, Int32Array, Int64Array, JobId, UInt8Array
+    from tierstore.types import Generation, Int32Array, JobId, UInt8Array
 
     BoolArray: TypeAlias = NDArray[np.bool_]
 
-__all__ = ["NO_REQUEST", "Limits", "Mind"]
-
-NO_REQUEST = RequestId(-1)
-
-_READ_NBYTES_MIN = 1 << 20
-"""Smaller read jobs cost more in planning than they win by running side by side."""
+__all__ = ["Limits", "Mind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,115 +145,10 @@ class Mind:
                 stuck[position] = self.jobs.filling_job(TierName.HOST, entry).src is TierName.SSD
         return stuck
 
-    def device_job(
-        self,
-        request: Request,
-        positions: Int64Array,
-        *,
-        load: bool,
-        plan: Plan,
-        pool: TierName = TierName.HOST,
-    ) -> None:
-        """Plan one copy between the caller's memory and the slots of these blocks in one of the pools."""
-        entries, directory = request.entries[positions], self.directory
-        pages = (directory.host_page if pool is TierName.HOST else directory.device_page)[entries]
-        job = CopyJob(
-            job_id=self.jobs.next_id(),
-            generation=request.life.generation,
-            src=pool if load else request.far,
-            dst=request.far if load else pool,
-            entries=entries,
-            hashes=request.hashes[positions],
-            parents=None,
-            src_locations=pages if load else positions,
-            dst_locations=positions if load else pages,
-            priority=Priority.GET if load else Priority.WRITE_BACK,
-            request_id=request.request_id,
-        )
-        self.jobs.open(JobRecord(job, request, positions), None if load else pool, entries)
-        request.moving += 1
-        plan.jobs.append(job)
-
-    def read_jobs(
-        self, request: Request, positions: Int64Array, pool: TierName, priority: Priority, plan: Plan
-    ) -> None:
-        """Plan reads from SSD into slots of a pool already taken, a few blocks a job; the request waits for them."""
-        assert self.ssd is not None
-        pages = self.directory.host_page if pool is TierName.HOST else self.directory.device_page
-        self.ssd.pin(request.entries[positions])
-        block_nbytes = request.life.block_nbytes
-        share_nbytes = len(positions) * block_nbytes // (2 * self.limits.read_threads)
-        count = max(1, min(self.limits.read_batch_nbytes, max(_READ_NBYTES_MIN, share_nbytes)) // block_nbytes)
-        for first in range(0, len(positions), count):
-            piece = positions[first : first + count]
-            entries = request.entries[piece]
-            job = CopyJob(
-                job_id=self.jobs.next_id(),
-                generation=request.life.generation,
-                src=TierName.SSD,
-                dst=pool,
-                entries=entries,
-                hashes=request.hashes[piece],
-                parents=None,
-                src_locations=self.directory.extents(entries),
-                dst_locations=pages[entries],
-                priority=priority,
-                request_id=NO_REQUEST,
-            )
-            self.jobs.open(JobRecord(job, waiters=[(request, piece)]), pool, entries)
-            plan.jobs.append(job)
-        request.awaiting += len(positions)
-
-    def write_job(self, request: Request, positions: Int64Array, plan: Plan) -> JobRecord:
-        """Plan a write-back of READY blocks that SSD does not hold; they stay pinned until it ends."""
-        assert self.ssd is not None
-        entries = request.entries[positions]
-        self.host.pin(request.life.slot_class, entries)
-        self.ssd.reserve(entries)
-        self.write_inflight_nbytes += len(entries) * request.life.block_nbytes
-        job = CopyJob(
-            job_id=self.jobs.next_id(),
-            generation=request.life.generation,
-            src=TierName.HOST,
-            dst=TierName.SSD,
-            entries=entries,
-            hashes=request.hashes[positions],
-            parents=request.parents[positions],
-            src_locations=self.directory.host_page[entries],
-            dst_locations=None,
-            priority=Priority.WRITE_BACK,
-            request_id=NO_REQUEST,
-            checksums=self.directory.checksums(entries),
-        )
-        record = JobRecord(job, request, positions)
-        self.jobs.open(record, TierName.SSD, entries)
-        plan.jobs.append(job)
-        return record
-
     def not_stored(self, reason: str, num_blocks: int) -> None:
         """Count blocks that a tier did not take."""
         if num_blocks:
             self.metrics.add(Metric.NOT_STORED_BLOCKS, num_blocks, reason)
-
-    def rewrite_job(self, life: Life, entries: Int32Array, plan: Plan) -> None:
-        """Plan that READY blocks are written again, from their SSD file to another; pinned until it ends."""
-        assert self.ssd is not None
-        self.ssd.pin(entries)
-        job = CopyJob(
-            job_id=self.jobs.next_id(),
-            generation=life.generation,
-            src=TierName.SSD,
-            dst=TierName.SSD,
-            entries=entries,
-            hashes=self.directory.index.keys[entries].view(np.uint8),
-            parents=None,
-            src_locations=self.directory.extents(entries),
-            dst_locations=None,
-            priority=Priority.WRITE_BACK,
-            request_id=NO_REQUEST,
-        )
-        self.jobs.open(JobRecord(job))
-        plan.jobs.append(job)
 
     def sync_job(self, request: Request, plan: Plan) -> None:
         """Plan a sync that the request waits for."""

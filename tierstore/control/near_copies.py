@@ -3,8 +3,7 @@
     keep_near:     a put has stored blocks, or a get has loaded them: plan their copy on the device, across no link
     kept_near:     it has ended: READY in the device pool, or not there; the request goes on
     slots_near:    a get wants blocks that SSD alone holds: slots for them here, past host memory, where there are some
-    bring_back:    who is lent host slots wants what the device pool alone holds: plan its copy into slots
-    brought_back:  it has ended: READY in host memory too, or not; whoever waited for it goes on
+    brought_back:  a copy from there into host slots has ended: READY in host memory too, or not; its waiters go on
 
 Nobody is promised a copy in the device pool: for want of a slot, of admission or of time it is not made. Pure; called
 by stories.
@@ -16,21 +15,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.copies import copy_pages
 from tierstore.control.directory import UNREADABLE
 from tierstore.control.entry import State
-from tierstore.control.jobs import JobRecord
-from tierstore.control.mind import NO_REQUEST
-from tierstore.types import CopyJob, Outcome, Priority, TierName
+from tierstore.types import CopyJob, Outcome, TierName
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tierstore.control.device_room import DeviceRoom
+    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request
     from tierstore.types import Int32Array, Int64Array, Plan, UInt8Array
 
-__all__ = ["bring_back", "brought_back", "coming_near", "keep_near", "kept_near", "slots_near"]
+__all__ = ["brought_back", "coming_near", "keep_near", "kept_near", "slots_near"]
 
 
 def keep_near(mind: Mind, request: Request, positions: Int64Array, plan: Plan, now: float) -> None:
@@ -46,7 +45,7 @@ def keep_near(mind: Mind, request: Request, positions: Int64Array, plan: Plan, n
     positions, pages = _take(mind, room, request, positions)
     if len(positions):
         room.occupy(request.entries[positions], pages)
-        mind.device_job(request, positions, load=False, plan=plan, pool=TierName.DEVICE_POOL)
+        copy_pages(mind, request, positions, load=False, plan=plan, pool=TierName.DEVICE_POOL)
 
 
 def _take(mind: Mind, room: DeviceRoom, request: Request, positions: Int64Array) -> tuple[Int64Array, Int32Array]:
@@ -107,29 +106,6 @@ def slots_near(mind: Mind, request: Request, entries: Int32Array, held: Int32Arr
     pages = mind.device.take_all(device_class, len(entries))
     mind.device.unpin(device_class, held)
     return pages
-
-
-def bring_back(mind: Mind, request: Request, positions: Int64Array, plan: Plan) -> None:
-    """Copy blocks that the device pool holds into host slots already taken; the request waits for them."""
-    assert mind.device is not None
-    entries = request.entries[positions]
-    mind.device.pin(request.life.device_class, entries)
-    job = CopyJob(
-        job_id=mind.jobs.next_id(),
-        generation=request.life.generation,
-        src=TierName.DEVICE_POOL,
-        dst=TierName.HOST,
-        entries=entries,
-        hashes=request.hashes[positions],
-        parents=None,
-        src_locations=mind.directory.device_page[entries],
-        dst_locations=mind.directory.host_page[entries],
-        priority=Priority.GET,
-        request_id=NO_REQUEST,
-    )
-    mind.jobs.open(JobRecord(job, waiters=[(request, positions)]), TierName.HOST, entries)
-    request.awaiting += len(positions)
-    plan.jobs.append(job)
 
 
 def brought_back(mind: Mind, record: JobRecord, outcomes: UInt8Array, plan: Plan, now: float) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.copies import read_blocks
 from tierstore.control.entry import State
 from tierstore.control.host_room import tick
 from tierstore.control.requests import leading_run
@@ -89,7 +90,7 @@ class Prefetches:
         if len(missing):
             mind.host.occupy(entries[missing], pages.astype(np.int32, copy=False))
             mind.host.prefetched.inflight_nbytes += len(missing) * life.block_nbytes
-            mind.read_jobs(request, lo + missing, TierName.HOST, Priority.PREFETCH, plan)
+            read_blocks(mind, request, lo + missing, TierName.HOST, plan, priority=Priority.PREFETCH)
         filling = (host[:run] == State.FILLING).nonzero()[0]
         if len(filling):
             mind.jobs.join(TierName.HOST, entries[filling], request, lo + filling)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierstore.control.copies import copy_pages
 from tierstore.control.directory import AGAIN, CHECKED
 from tierstore.control.entry import State
 from tierstore.control.index import as_keys
@@ -68,7 +69,7 @@ class Puts:
         self._release(request)
         if len(taken):
             request.frontier += len(taken)
-            mind.device_job(request, lo + taken, load=False, plan=plan)
+            copy_pages(mind, request, lo + taken, load=False, plan=plan)
         if request.planned:
             plan.handed.append((request.request_id, request.frontier))
         filling = (host == State.FILLING).nonzero()[0]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.control.cleaning import Cleaning
+from tierstore.control.copies import rewrite_blocks
 from tierstore.control.counting import count_written
 from tierstore.control.entry import State
 from tierstore.control.jobs import JobRecord
@@ -81,7 +82,7 @@ class Upkeep:
         warm = mind.ssd.reclaim()
         generations = mind.directory.index.generation[warm]
         for number in dict.fromkeys(generations.tolist()):
-            mind.rewrite_job(self._lives[number], warm[generations == number], plan)
+            rewrite_blocks(mind, self._lives[number], warm[generations == number], plan)
         file = mind.ssd.take_empty()
         if file is not None:
             job = DiscardJob(mind.jobs.next_id(), file)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.control.chains import Chains
+from tierstore.control.copies import write_blocks
 from tierstore.control.counting import count_written
 from tierstore.control.directory import AGAIN
 from tierstore.control.entry import State
@@ -67,7 +68,7 @@ class WriteBack:
             wanted = self._admit(request, wanted, now, leaving=leaving)
         if not len(wanted):
             return
-        job = mind.write_job(request, wanted, plan)
+        job = write_blocks(mind, request, wanted, plan)
         if durable:
             job.waiters.append((request, wanted))
             request.awaiting += len(wanted)
