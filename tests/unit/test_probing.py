@@ -127,6 +127,25 @@ def test_below_the_floor_nothing_is_begun_and_giving_a_file_back_would_not_help(
     assert not probed.fault.full
 
 
+def test_room_that_others_make_is_found_although_the_capacity_allows_no_look_at_it(world: SsdWorld) -> None:
+    """With the reserve in use no file is begun, and what the file system had free was not asked for again."""
+    world.capacity_nbytes = 4 * (64 << 10)
+    world.free_floor_nbytes = 1 << 20
+    tier, user = world.begin()
+    blocks = 3 * FILE_BLOCKS
+    assert user.write(tier, range(blocks)).outcomes.tolist() == [OK] * blocks
+    assert user.delete(tier, [0]).outcomes.tolist() == [OK]
+    assert len(world.files()) == 4, "the reserve is begun for a deletion"
+    world.sim.capacity_nbytes = 1 << 20  # others have taken the rest
+    deletions = (user.delete(tier, [name]) for name in range(1, blocks))
+    refused = next(result for result in deletions if result.outcomes.tolist() == [REJECTED])
+    assert refused.fault is not None
+    assert "free_floor" in refused.fault.text
+    assert found(world) == (OK, REJECTED)
+    world.sim.capacity_nbytes = 8 << 20
+    assert found(world) == (OK, OK)
+
+
 def test_a_disk_that_gives_nothing_is_found_out(world: SsdWorld) -> None:
     tier, user = world.begin()
     user.write(tier, [1])

@@ -44,6 +44,10 @@ def probe_writing(folder: ChunkFolder, spec: ArraySpec) -> Outcome:
     declared = folder.declare(spec)
     if declared is not Outcome.OK:
         return declared
+    try:
+        folder.look()  # where the capacity allows no file, no other look follows
+    except DiskError:
+        return Outcome.IO_ERROR
     for reserved in (False, True):
         if reserved and folder.shortage:
             break
