@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from tierstore.handle import NO_PARENT, NamespaceHandle
 from tierstore.store import Store
-from tierstore.transfer.awaiting import granted, settled
+from tierstore.transfer.awaiting import settled
 
 if TYPE_CHECKING:
     from tierstore.advice import LoadAdvice
@@ -100,7 +100,7 @@ class AsyncNamespaceHandle:
         """See `NamespaceHandle.acquire`; cancelled, the lease is released."""
         lease = self.handle.acquire(hashes, deadline_seconds=deadline_seconds)
         try:
-            return lease, await granted(lease)
+            return lease, await asyncio.wrap_future(lease.granted)
         except asyncio.CancelledError:
             lease.release()
             raise

@@ -79,6 +79,26 @@ async def make_cold(handle: AsyncNamespaceHandle) -> None:
         await handle.put([block_hash(number) for number in range(first, first + 8)], rows(range(8), 8192))
 
 
+async def test_whoever_asks_again_and_again_starves_nobody_on_his_loop(handle: AsyncNamespaceHandle) -> None:
+    """What ended at once was once answered without a turn of the loop: who polled for a block never saw it come."""
+    turns = 0
+
+    async def another() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside, found = asyncio.create_task(another()), np.zeros_like(BYTES)
+    for _ in range(10):
+        assert not (await handle.get(BLOCKS, found)).ok
+        lease, _grant = await handle.acquire(BLOCKS)
+        lease.release()
+    beside.cancel()
+    await asyncio.wait([beside])
+    assert turns >= 20
+
+
 async def test_every_verb_can_be_awaited(store: AsyncStore, handle: AsyncNamespaceHandle) -> None:
     buffer = blank()
     assert (await handle.put(BLOCKS, BYTES, durable=True)).ok

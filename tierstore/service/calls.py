@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tierstore.errors import ConfigError, VersionError
 from tierstore.service import convert
 from tierstore.service._pb import tierstore_pb2 as pb
-from tierstore.transfer.awaiting import settled
+from tierstore.transfer.awaiting import answered
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -162,7 +162,7 @@ class Calls:
         """Durable once answered."""
         session.principal.check_admin("Delete")
         handle, hashes = _target(session, request.scope, request.hashes)
-        return pb.DeleteResponse(result=convert.from_result(await settled(handle.delete(hashes))))
+        return pb.DeleteResponse(result=convert.from_result(await answered(handle.delete(hashes))))
 
     async def clear(self, session: Session, request: pb.ClearRequest) -> pb.ClearResponse:
         """Durable once answered."""
@@ -174,7 +174,7 @@ class Calls:
     async def flush(self, session: Session, _request: pb.FlushRequest) -> pb.FlushResponse:
         """Of the whole store."""
         session.principal.check_admin("Flush")
-        return pb.FlushResponse(result=convert.from_result(await settled(self._store.flush())))
+        return pb.FlushResponse(result=convert.from_result(await answered(self._store.flush())))
 
     async def stats(self, session: Session, _request: pb.StatsRequest) -> pb.StatsResponse:
         """Of the whole store."""

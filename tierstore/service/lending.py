@@ -9,7 +9,7 @@ import numpy as np
 from tierstore.errors import AccessError, IdentityError
 from tierstore.service import convert
 from tierstore.service._pb import tierstore_pb2 as pb
-from tierstore.transfer.awaiting import granted, settled
+from tierstore.transfer.awaiting import answered, granted
 from tierstore.types import HASH_NBYTES
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Lending:
             if len(checksums) != num_slots:
                 raise IdentityError(f"{len(checksums)} checksums for {num_slots} slots; send one a slot, or none")
         session.reservations.take(request.reservation_id)
-        return pb.CommitResponse(result=convert.from_result(await settled(reservation.commit(checksums))))
+        return pb.CommitResponse(result=convert.from_result(await answered(reservation.commit(checksums))))
 
     async def abandon(self, session: Session, request: pb.AbandonRequest) -> pb.AbandonResponse:
         """Whoever waited for these blocks is told that they do not come."""

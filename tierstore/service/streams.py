@@ -20,7 +20,7 @@ from tierstore.errors import LayoutError
 from tierstore.service import convert
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service.wire import CHUNK_NBYTES, Data, encode_data
-from tierstore.transfer.awaiting import granted, settled
+from tierstore.transfer.awaiting import answered, granted
 from tierstore.transfer.future import TransferResult
 from tierstore.types import HASH_NBYTES, Outcome
 
@@ -160,7 +160,7 @@ class _Put:
                 reservation.abandon()
         self._transfers.append(transfer)
         if not self._durable:
-            await settled(transfer)
+            await answered(transfer)
         return source is None or not (transfer.done() and transfer.result(0).leading < len(hashes))
 
     async def _fill(self, grant: Grant, num_blocks: int, source: _Bytes) -> None:
@@ -179,7 +179,7 @@ class _Put:
 
     async def result(self, num_blocks: int) -> TransferResult:
         """How it ended, once all that was committed has."""
-        results = [await settled(transfer) for transfer in self._transfers]
+        results = [await answered(transfer) for transfer in self._transfers]
         codes = np.full(num_blocks, Outcome.REJECTED, np.uint8)
         done = [result.codes for result in results]
         if done:

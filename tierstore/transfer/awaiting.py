@@ -9,16 +9,14 @@ if TYPE_CHECKING:
     from tierstore.transfer.future import Transfer, TransferResult
     from tierstore.transfer.lending import Grant, Lease
 
-__all__ = ["granted", "settled"]
+__all__ = ["answered", "granted", "settled"]
 
 
 async def settled(transfer: Transfer) -> TransferResult:
     """Await a transfer; cancelled, withdraw it and wait until no copy touches its memory, then be cancelled.
 
-    One that has ended costs no turn of the loop.
+    One that has ended costs a turn of the loop all the same: whoever asks again and again starves nobody.
     """
-    if transfer.done():
-        return transfer.result(0)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 
@@ -38,6 +36,11 @@ async def settled(transfer: Transfer) -> TransferResult:
     return transfer.result(0)
 
 
+async def answered(transfer: Transfer) -> TransferResult:
+    """The same for a call of a service, which is a task of its own: one that has ended costs no turn."""
+    return transfer.result(0) if transfer.done() else await settled(transfer)
+
+
 async def granted(lease: Lease) -> Grant:
-    """Await the slots of a lease; those that are there already, as those of blocks in host memory are, cost no turn."""
+    """Await the slots of a lease for a call of a service; those of blocks in host memory are there, and cost none."""
     return lease.granted.result(0) if lease.granted.done() else await asyncio.wrap_future(lease.granted)
