@@ -19,8 +19,8 @@ NAMESPACE = namespace(8192, "killed")
 
 
 def open_store(folder: str) -> Store:
-    """A store of 16 chunk files of 15 blocks, with a pool that other processes could map."""
-    return small_store(ssd_dir=folder, ssd_size="4 MiB", ssd_file_size="256 KiB", host_shared=True)
+    """A store of 64 chunk files of 15 blocks, with a pool that other processes could map."""
+    return small_store(ssd_dir=folder, ssd_size="16 MiB", ssd_file_size="256 KiB", host_shared=True)
 
 
 def say(*words: object) -> None:

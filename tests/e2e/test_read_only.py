@@ -34,6 +34,11 @@ def known(handle: NamespaceHandle, numbers: range) -> list[int]:
     return found
 
 
+def hits(handle: NamespaceHandle, stop: int) -> set[int]:
+    """Which blocks of numbers below this are there."""
+    return {number for number, found in enumerate(handle.presence(hashes_of(range(stop)))) if found is Presence.HIT}
+
+
 def open_beside(folder: Path) -> Store:
     return small_store(ssd_dir=folder, ssd_read_only=True)
 
@@ -165,8 +170,6 @@ with small_store(ssd_dir=folder, ssd_size="4 MiB") as store:
                 print("gone", chosen[-1], flush=True)
         print("done", flush=True)
 """
-KEPT_BLOCKS = 60
-"""Of the 224 that the owner's folder holds, the newest that it cannot have reclaimed when it is a turn ahead."""
 
 
 @pytest.mark.slow  # a second process that writes and reclaims all the time
@@ -177,23 +180,26 @@ def test_beside_a_busy_owner_no_byte_is_wrong_and_nothing_durable_is_missing(tmp
     with program(OWNER, tmp_path) as (process, output):
         assert process.stdin is not None
         for _ in range(40):
-            newest = max(durable | deleted, default=-1)
+            newest, known_durable = max(durable | deleted, default=-1), durable
             process.stdin.write("go\n")
             process.stdin.flush()
+            there: set[int] = set()
             if newest >= 0:
                 with open_beside(tmp_path) as store:  # while the owner writes, deletes, seals and reclaims
                     handle = store.namespace(namespace())
-                    there = [found is Presence.HIT for found in handle.presence(hashes_of(range(newest + 40)))]
-                    assert not [number for number in deleted if there[number]], "deleted before it was opened"
-                    recent = {number for number in durable if number > newest - KEPT_BLOCKS}
-                    assert not [number for number in recent if not there[number]], "durable before it was opened"
+                    there = hits(handle, newest + 40)
+                    assert not deleted & there, "deleted before it was opened"
                     num_known += len(known(handle, range(max(0, newest - 100), newest + 40)))
-                    num_beyond += sum(there[newest + 1 :])
+                    num_beyond += len(there - set(range(newest + 1)))
                     store.check()
             while (line := output.readline().split()) != ["done"]:
                 numbers = set(map(int, line[1:]))
                 durable = durable | numbers if line[0] == "put" else durable - numbers
                 deleted |= numbers if line[0] == "gone" else set()
+            if newest >= 0:
+                with open_beside(tmp_path) as store:
+                    kept = hits(store.namespace(namespace()), newest + 1)
+                    assert not known_durable & kept - there, "durable before it was opened, and not reclaimed since"
         assert process.poll() is None
     assert newest > 2 * 224, "every file was reclaimed more than once"
     assert num_known > 1000
