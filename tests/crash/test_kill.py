@@ -21,7 +21,7 @@ from tierstore.errors import FolderBusyError
 ROOT = Path(__file__).parents[2]
 EXIT_SECONDS = 5.0
 KEPT_BLOCKS = 100
-"""The newest blocks, which no reclaim can have reached: they are in the newest eighth of the files, which never goes."""
+"""The newest blocks, which no reclaim can have reached: these are in the newest eighth of the files, which stays."""
 
 
 @contextmanager
