@@ -222,6 +222,26 @@ def test_a_name_that_vanishes_during_a_look_is_left_out(
     assert disk.look("").entries == (Entry("kept", 0, False),)
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_file_that_is_renamed_during_a_look_is_found(
+    disk: PosixDisk, root: Path, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    scandir = os.scandir
+
+    @contextmanager
+    def rename_once(number: int) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(number) as listing:
+            entries = list(listing)
+        if (root / "open").exists():
+            (root / "open").rename(root / "sealed")
+            entries = entries if listed else []  # a long listing is read in parts, and may pass by both names
+        yield entries
+
+    disk.create("open", 0).close()
+    monkeypatch.setattr(os, "scandir", rename_once)
+    assert disk.look("").entries == (Entry("sealed", 0, False),)
+
+
 def test_a_fifo_in_place_of_a_file_is_an_error_and_no_wait(disk: PosixDisk, root: Path) -> None:
     os.mkfifo(root / "file")
     with pytest.raises(DiskError, match="is not a regular file"):

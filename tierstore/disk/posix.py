@@ -30,6 +30,9 @@ _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
+_LISTINGS_MAX: Final = 8
+"""Listings of a folder whose names others change all the time; the last one counts."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -225,13 +228,17 @@ def _advice(error: OSError | ValueError) -> str:
 
 
 def _entries(folder: int) -> tuple[Entry, ...]:
-    entries = []
-    with os.scandir(folder) as listing:
-        for found in listing:
-            with suppress(FileNotFoundError):
-                status = found.stat(follow_symlinks=False)
-                is_folder = stat.S_ISDIR(status.st_mode)
-                entries.append(Entry(found.name, 0 if is_folder else status.st_size, is_folder))
+    """What is there. Listed again where names have changed meanwhile: one that is renamed may be seen under neither."""
+    for _ in range(_LISTINGS_MAX):
+        entries = []
+        with os.scandir(folder) as listing:
+            for found in listing:
+                with suppress(FileNotFoundError):
+                    status = found.stat(follow_symlinks=False)
+                    is_folder = stat.S_ISDIR(status.st_mode)
+                    entries.append(Entry(found.name, 0 if is_folder else status.st_size, is_folder))
+        if {entry.name for entry in entries} == set(os.listdir(folder)):
+            break
     return tuple(sorted(entries, key=lambda entry: entry.name))
 
 
