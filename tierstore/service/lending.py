@@ -63,7 +63,7 @@ class Lending:
         """Planned at once."""
         handle = session.namespaces.find(request.scope.namespace_handle)
         _check_attached(session)
-        session.reservations.check_room()
+        session.reservations.check_room(request.reservation_id)
         reservation = handle.reserve(
             convert.to_hashes(request.hashes),
             parent=request.parent or bytes(HASH_NBYTES),
@@ -72,7 +72,7 @@ class Lending:
         )
         grant = reservation.granted.result(0)
         return pb.ReserveResponse(
-            reservation_id=self._sessions.promise(session, reservation),
+            reservation_id=self._sessions.promise(session, reservation, request.reservation_id),
             positions=grant.positions.tolist(),
             offsets=grant.offsets.tolist(),
             generations=grant.generations.tolist(),
@@ -92,7 +92,7 @@ class Lending:
 
     async def abandon(self, session: Session, request: pb.AbandonRequest) -> pb.AbandonResponse:
         """Whoever waited for these blocks is told that they do not come."""
-        reservation = session.reservations.take(request.reservation_id)
+        reservation = session.reservations.withdraw(request.reservation_id)
         if reservation is not None:
             reservation.abandon()
         return pb.AbandonResponse()
@@ -101,18 +101,18 @@ class Lending:
         """Answered once what lies on SSD has been read."""
         handle = session.namespaces.find(request.scope.namespace_handle)
         _check_attached(session)
-        session.leases.check_room()
+        session.leases.check_room(request.lease_id)
         lease = handle.acquire(
             convert.to_hashes(request.hashes), deadline_seconds=convert.to_seconds(request.deadline_seconds)
         )
-        kept = False
+        number, is_lent = session.leases.keep(lease, request.lease_id), False
         try:
             grant = await granted(lease)
-            number = self._sessions.lend(session, lease)
-            kept = True
+            self._sessions.lent(session, number)
+            is_lent = True
         finally:
-            if not kept:
-                lease.release()
+            if not is_lent:
+                self._sessions.release(session, number)
         return pb.AcquireResponse(
             lease_id=number, offsets=grant.offsets.tolist(), generations=grant.generations.tolist()
         )
@@ -120,7 +120,9 @@ class Lending:
     async def release(self, session: Session, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """At once."""
         for number in request.lease_ids:
-            self._sessions.release(session, number)
+            lease = session.leases.withdraw(number)
+            if lease is not None:
+                lease.release()
         return pb.ReleaseResponse()
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tierstore.errors import LimitError, SessionError
+from tierstore.errors import IdentityError, LimitError, SessionError
+from tierstore.service.wire import CHOSEN_FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +29,8 @@ __all__ = ["Session", "SessionLimits", "Sessions"]
 
 SESSION_ID_NBYTES = 16
 _NOTICES_MAX = 16
+_WITHDRAWN_MAX = 256
+"""Numbers withdrawn before their calls have come, which are remembered: calls overtake each other by a few."""
 
 T = TypeVar("T")
 
@@ -59,16 +63,26 @@ class Held(Generic[T]):
         self._most = most
         self._numbers = itertools.count(1)
         self._things: dict[int, T] = {}
+        self._withdrawn: deque[int] = deque(maxlen=_WITHDRAWN_MAX)
 
-    def check_room(self) -> None:
-        """Raise LimitError where there is none; to be asked before anything is taken."""
+    def check_room(self, chosen: int = 0) -> None:
+        """Raise LimitError where there is none; to be asked before anything is taken.
+
+        Args:
+            chosen: The number that the client wants for it; 0: any. IdentityError where it cannot have that one, and
+                SessionError where he has let go of it already.
+        """
         if len(self._things) >= self._most:
             raise LimitError(f"the session holds {self._most} {self._what}s; let go of some")
+        if chosen in self._withdrawn:
+            raise SessionError(f"{self._what} {chosen} was withdrawn before its call came")
+        if chosen and (chosen < CHOSEN_FIRST or chosen in self._things):
+            raise IdentityError(f"{self._what} {chosen} cannot be had; choose a number from 2^32 on, each once")
 
-    def keep(self, thing: T) -> int:
+    def keep(self, thing: T, chosen: int = 0) -> int:
         """Its number."""
-        self.check_room()
-        number = next(self._numbers)
+        self.check_room(chosen)
+        number = chosen or next(self._numbers)
         self._things[number] = thing
         return number
 
@@ -86,6 +100,13 @@ class Held(Generic[T]):
     def take(self, number: int) -> T | None:
         """Let go of it; None where it is gone."""
         return self._things.pop(number, None)
+
+    def withdraw(self, number: int) -> T | None:
+        """Let go of it, or of what is still to come under this number; None where it is gone, or still to come."""
+        thing = self.take(number)
+        if thing is None and number >= CHOSEN_FIRST:
+            self._withdrawn.append(number)
+        return thing
 
     def take_all(self) -> list[T]:
         """Let go of everything."""
@@ -191,11 +212,9 @@ class Sessions:
             session.queues[queue] = next(self._queues)
         return session.queues[queue]
 
-    def lend(self, session: Session, lease: Lease) -> int:
-        """Keep a lease until it is released, at most `lease_seconds` from now."""
-        number = session.leases.keep(lease)
+    def lent(self, session: Session, number: int) -> None:
+        """A lease has its slots: from now on it lasts at most `lease_seconds`."""
         asyncio.get_running_loop().call_later(self.limits.lease_seconds, self.release, session, number)
-        return number
 
     def release(self, session: Session, number: int) -> None:
         """End a lease; one that is gone is none to end."""
@@ -203,9 +222,9 @@ class Sessions:
         if lease is not None:
             lease.release()
 
-    def promise(self, session: Session, reservation: Reservation) -> int:
+    def promise(self, session: Session, reservation: Reservation, chosen: int = 0) -> int:
         """Keep a reservation until it is committed or abandoned; nobody waits for it longer than a lease may last."""
-        number = session.reservations.keep(reservation)
+        number = session.reservations.keep(reservation, chosen)
         asyncio.get_running_loop().call_later(self.limits.lease_seconds, _lapse, session.reservations, number)
         return number
 

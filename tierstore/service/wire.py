@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 __all__ = [
+    "CHOSEN_FIRST",
     "CHUNK_NBYTES",
     "HASHES_MAX",
     "MESSAGE_NBYTES_MAX",
@@ -41,6 +42,9 @@ MESSAGE_NBYTES_MAX = 4 << 20
 
 HASHES_MAX = 65_536
 """Hashes in one call: 2 MiB of them."""
+
+CHOSEN_FIRST = 1 << 32
+"""From here on clients number leases and reservations for themselves; below, the server does."""
 
 Data = NewType("Data", memoryview)
 """Bytes of blocks that a message carried; they live as long as this does."""

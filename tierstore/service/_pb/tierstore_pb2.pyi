@@ -492,18 +492,20 @@ class AttachPoolResponse(_message.Message):
     def __init__(self, socket_path: _Optional[str] = ..., ticket: _Optional[bytes] = ..., pool_nbytes: _Optional[int] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("scope", "hashes", "parent", "durable", "deadline_seconds")
+    __slots__ = ("scope", "hashes", "parent", "durable", "deadline_seconds", "reservation_id")
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     HASHES_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RESERVATION_ID_FIELD_NUMBER: _ClassVar[int]
     scope: Scope
     hashes: bytes
     parent: bytes
     durable: bool
     deadline_seconds: float
-    def __init__(self, scope: _Optional[_Union[Scope, _Mapping]] = ..., hashes: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., durable: bool = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
+    reservation_id: int
+    def __init__(self, scope: _Optional[_Union[Scope, _Mapping]] = ..., hashes: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., durable: bool = ..., deadline_seconds: _Optional[float] = ..., reservation_id: _Optional[int] = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
     __slots__ = ("reservation_id", "positions", "offsets", "generations")
@@ -546,14 +548,16 @@ class AbandonResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class AcquireRequest(_message.Message):
-    __slots__ = ("scope", "hashes", "deadline_seconds")
+    __slots__ = ("scope", "hashes", "deadline_seconds", "lease_id")
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     HASHES_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     scope: Scope
     hashes: bytes
     deadline_seconds: float
-    def __init__(self, scope: _Optional[_Union[Scope, _Mapping]] = ..., hashes: _Optional[bytes] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
+    lease_id: int
+    def __init__(self, scope: _Optional[_Union[Scope, _Mapping]] = ..., hashes: _Optional[bytes] = ..., deadline_seconds: _Optional[float] = ..., lease_id: _Optional[int] = ...) -> None: ...
 
 class AcquireResponse(_message.Message):
     __slots__ = ("lease_id", "offsets", "generations")

@@ -7,7 +7,7 @@ it before the block goes to SSD.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -20,14 +20,18 @@ from tierstore.transfer.future import TransferResult
 from tierstore.types import Outcome
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from tierstore.service.client.attached import AttachedPool
     from tierstore.service.client.calling import Patience
     from tierstore.service.client.copies import Copies
     from tierstore.service.client.running import Running
-    from tierstore.service.client.session import LiveSession
+    from tierstore.service.client.session import LiveSession, Request
     from tierstore.transfer.caller_memory import CallerMemory
 
 __all__ = ["InPlace"]
+
+M = TypeVar("M", bound="Message")
 
 
 class InPlace:
@@ -54,17 +58,17 @@ class InPlace:
             Withdrawn: The caller has cancelled.
         """
         self._let_go()
-        call = self._session.begin(request, pb.AcquireResponse, self._patience.of(request.deadline_seconds))
-        with running.calling(call):
-            answer = result_of(call)
+        lease_id = request.lease_id = self._session.choose_number()
         try:
+            answer = self._ask(running, request, pb.AcquireResponse, self._patience.of(request.deadline_seconds))
+            lease_id = answer.lease_id  # a server of before lets nobody choose
             running.check()
             offsets = np.array(answer.offsets, np.int64)
             with self._pool.used(offsets, memory.kv.stored_nbytes) as view:
                 self._copies.wait(self._copies.load(view, offsets, memory, np.arange(len(offsets))))
                 same = self._pool.generations(offsets) == np.array(answer.generations, np.uint32)
         finally:
-            self._session.leases_over.append(answer.lease_id)
+            self._session.leases_over.append(lease_id)
             running.afterwards(self._let_go)
         leading = len(same) if same.all() else int(same.argmin())
         codes = np.full(memory.block_ids.shape[1], Outcome.MISS, np.uint8)
@@ -74,9 +78,10 @@ class InPlace:
     def put(self, running: Running, request: pb.ReserveRequest, memory: CallerMemory) -> TransferResult:
         """Fill the slots that are promised, and commit them. Blocks. Raises as `get` does."""
         self._let_go()
-        answer = self._session.call(request, pb.ReserveResponse, self._patience.call)
-        number, offsets = answer.reservation_id, np.array(answer.offsets, np.int64)
+        number = request.reservation_id = self._session.choose_number()
         try:
+            answer = self._ask(running, request, pb.ReserveResponse, self._patience.call)
+            number, offsets = answer.reservation_id, np.array(answer.offsets, np.int64)
             running.check()
             with self._pool.used(offsets, memory.kv.stored_nbytes) as view:
                 checksums = self._copies.fill(view, offsets, memory, np.array(answer.positions, np.int64))
@@ -85,9 +90,14 @@ class InPlace:
             self._session.forget(abandon, self._patience.call)
             raise
         commit = pb.CommitRequest(scope=request.scope, reservation_id=number, checksums=checksums.tolist())
-        call = self._session.begin(commit, pb.CommitResponse, self._patience.of(request.deadline_seconds))
+        seconds = self._patience.of(request.deadline_seconds)
+        return convert.to_result(self._ask(running, commit, pb.CommitResponse, seconds).result)
+
+    def _ask(self, running: Running, request: Request, kind: type[M], seconds: float) -> M:
+        """Make a call that a withdrawal cuts off; what it was about to be given has a number, and is given back."""
+        call = self._session.begin(request, kind, seconds)
         with running.calling(call):
-            return convert.to_result(result_of(call).result)
+            return result_of(call)
 
     def _let_go(self) -> None:
         """Give leases back that are over. Does not block."""

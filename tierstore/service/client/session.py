@@ -5,6 +5,7 @@ Made by the connection, used by the verbs, on any thread. It may end at any time
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +19,7 @@ from tierstore.errors import UnavailableError
 from tierstore.service import convert
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service.status import error_of
-from tierstore.service.wire import HASHES_MAX, METHODS
+from tierstore.service.wire import CHOSEN_FIRST, HASHES_MAX, METHODS
 from tierstore.types import HASH_NBYTES
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class LiveSession:
     _handles: dict[bytes, int] = field(default_factory=dict)
     _made: dict[str, _Unary] = field(default_factory=dict)
     _forgotten: set[object] = field(default_factory=set)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(CHOSEN_FIRST))
     _releasing: threading.Lock = field(default_factory=threading.Lock)
 
     def call(self, request: Request, kind: type[M], seconds: float) -> M:
@@ -124,6 +126,10 @@ class LiveSession:
                 request = pb.ReleaseRequest(lease_ids=over)
                 self.address(request, None, seconds)
                 self.forget(request, seconds)
+
+    def choose_number(self) -> int:
+        """For a lease or a reservation: who has chosen it can give it back before he is answered."""
+        return next(self._numbers)
 
     def get(self, request: pb.GetRequest, seconds: float) -> Streaming:
         """Begin a get. Does not block."""
