@@ -144,7 +144,7 @@ def many_positional_parameters(modules: Modules) -> Iterator[Finding]:
 def wide_protocols(modules: Modules) -> Iterator[Finding]:
     for path, tree in modules.items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases):
+            if isinstance(node, ast.ClassDef) and any(ast.unparse(base).startswith("Protocol") for base in node.bases):
                 methods = [f.name for f in functions(node) if not f.name.startswith("__")]
                 if len(methods) > PROTOCOL_METHODS_MAX:
                     yield f"{path}:{node.name}", f"{len(methods)} methods; {PROTOCOL_METHODS_MAX} are the most"

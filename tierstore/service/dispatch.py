@@ -1,8 +1,8 @@
 """Between gRPC and the calls: who calls, in which session, within which limits; and what an error becomes.
 
-Called by the server, which registers what is made here. Every call passes through, so that no room behind it can
-forget to ask. Messages are written, not yielded: gRPC leaves a generator open when a client goes away between two of
-them, and with it whatever it holds.
+Called by the server, which registers what is made here. Every call passes through, and on through admission, so that
+no room behind it can forget to ask. Messages are written, not yielded: gRPC leaves a generator open when a client goes
+away between two of them, and with it whatever it holds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
@@ -18,15 +18,14 @@ from grpc import aio
 
 import tierstore
 from tierstore.errors import IdentityError, LimitError, TierstoreError, UnavailableError, VersionError
-from tierstore.metrics import Metric
 from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service.admission import Admission
 from tierstore.service.status import ERROR_KEY, code_of
 from tierstore.service.streams import BATCH_NBYTES
 from tierstore.service.wire import CHUNK_NBYTES, HASHES_MAX, METHODS, PROTOCOL, SERVICE_NAME, Data
-from tierstore.types import HASH_NBYTES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from typing import TypeAlias
 
     from tierstore.service.security import Authority, Principal
@@ -56,6 +55,7 @@ class Dispatcher:
     def __init__(self, rooms: Rooms, authority: Authority) -> None:
         self._rooms = rooms
         self._authority = authority
+        self._admission = Admission(rooms)
 
     def handlers(self) -> grpc.GenericRpcHandler[object, object]:
         """For the server."""
@@ -69,16 +69,13 @@ class Dispatcher:
             elif name == "Get":
                 made[name] = grpc.unary_stream_rpc_method_handler(self._get, *codec)
             else:
-                made[name] = grpc.unary_unary_rpc_method_handler(self._unary(name, self._rooms.calls[name]), *codec)
+                made[name] = grpc.unary_unary_rpc_method_handler(self._unary(name), *codec)
         return grpc.method_handlers_generic_handler(SERVICE_NAME, made)
 
-    def _unary(
-        self, name: str, call: Callable[..., Awaitable[object]]
-    ) -> Callable[[object, Context], Awaitable[object]]:
+    def _unary(self, name: str) -> Callable[[object, Context], Awaitable[object]]:
         async def answer(request: object, context: Context) -> object:
             try:
-                with self._admitted(name, request, context) as session:
-                    return await call(session, request)
+                return await self._admission.answer(name, request, lambda: self._principal(context))
             except TierstoreError as error:
                 return await _abort(context, error)
 
@@ -86,7 +83,7 @@ class Dispatcher:
 
     async def _get(self, request: pb.GetRequest, context: Context) -> None:
         try:
-            with self._admitted("Get", request, context) as session:
+            with self._admission.admitted("Get", request, lambda: self._principal(context)) as session:
                 async with aclosing(self._rooms.streams.get(session, request)) as messages:
                     async for few in messages:
                         await self._patiently(_write(context, few))
@@ -97,11 +94,11 @@ class Dispatcher:
 
     async def _put(self, requests: AsyncIterator[pb.PutRequest | Data], context: Context) -> object:
         try:
-            self._principal(context)
+            principal = self._principal(context)
             first = await anext(requests, None)
             if not isinstance(first, pb.PutRequest) or first.WhichOneof("part") != "begin":
                 raise IdentityError("the first message of a put says whose blocks follow; send PutBegin")
-            with self._admitted("Put", first.begin, context) as session:
+            with self._admission.admitted("Put", first.begin, lambda: principal) as session:
                 return await self._rooms.streams.put(session, first.begin, self._data_of(requests))
         except TierstoreError as error:
             return await _abort(context, error)
@@ -142,8 +139,7 @@ class Dispatcher:
         )
 
     def _principal(self, context: Context) -> Principal:
-        if self._rooms.traffic.draining:
-            raise UnavailableError("the server is ending")
+        self._admission.check_open()
         metadata = dict(context.invocation_metadata() or ())
         return self._authority.principal(metadata)
 
@@ -173,34 +169,6 @@ class Dispatcher:
             raise LimitError(
                 f"less than {BATCH_NBYTES >> 20} MiB have moved in {seconds:g} s; the stream is cut off"
             ) from error
-
-    @contextmanager
-    def _admitted(self, name: str, request: object, context: Context) -> Iterator[Session]:
-        """The session of a call, within its limits; it ends the call where it ends itself. Counts and times it."""
-        begun, metrics = time.perf_counter(), self._rooms.metrics
-        try:
-            with self._within_limits(request, context) as session:
-                yield session
-        except TierstoreError:
-            metrics.add(Metric.SERVICE_FAILED_CALLS, 1, name)
-            raise
-        finally:
-            metrics.observe(Metric.SERVICE_CALL_SECONDS, time.perf_counter() - begun, name)
-
-    @contextmanager
-    def _within_limits(self, request: object, context: Context) -> Iterator[Session]:
-        session = self._rooms.sessions.find(request.scope.session_id, self._principal(context))  # type: ignore[attr-defined]
-        hashes = getattr(request, "hashes", b"")
-        if len(hashes) > HASHES_MAX * HASH_NBYTES:
-            raise LimitError(f"{len(hashes) // HASH_NBYTES} hashes in one call; {HASHES_MAX} are the most, cut it")
-        task = asyncio.current_task()
-        assert task is not None, "calls are answered by tasks"
-        session.tasks.add(task)
-        try:
-            with self._rooms.traffic.one(), self._rooms.quotas.call(session.principal):
-                yield session
-        finally:
-            session.tasks.discard(task)
 
 
 async def _hello(requests: AsyncIterator[pb.OpenSessionRequest]) -> pb.OpenSessionRequest:

@@ -57,6 +57,7 @@ class Lending:
             socket_path=self._pool_socket.path,
             ticket=self._pool_socket.expect(session),
             pool_nbytes=self._pool_socket.pool_nbytes,
+            takes_calls=True,
         )
 
     async def reserve(self, session: Session, request: pb.ReserveRequest) -> pb.ReserveResponse:

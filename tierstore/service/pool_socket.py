@@ -2,8 +2,9 @@
 
 Called by the service. A client sends the ticket that it was given over gRPC; it is answered with the sealed memfd,
 and its connection stays open for as long as it may touch the pool: the kernel closes it when the process ends, however
-it ends. Where a child of that process keeps it open, the process's own end counts, which a pidfd tells. Tickets are
-good once and for a few seconds; peers of another user are turned away before a byte is read.
+it ends. Calls about slots may come over it, too. Where a child of that process keeps it open, the process's own end
+counts, which a pidfd tells. Tickets are good once and for a few seconds; peers of another user are turned away before a
+byte is read.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from tierstore.service.pool_calls import PoolCalls
 from tierstore.service.sockets import private_mode, unlink_socket
 
 if TYPE_CHECKING:
+    from tierstore.service.pool_calls import Answering
     from tierstore.service.sessions import Session, Sessions
     from tierstore.tiers.host_pool import HostPool
 
@@ -56,9 +59,15 @@ class PoolSocket:
         self._connections: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
+        self._answer: Answering
 
-    def start(self) -> None:
-        """Listen; for the owner alone (mode 0600)."""
+    def start(self, answer: Answering) -> None:
+        """Listen; for the owner alone (mode 0600).
+
+        Args:
+            answer: Takes the calls that come over a connection.
+        """
+        self._answer = answer
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with private_mode():
             listener.bind(self.path)
@@ -122,15 +131,16 @@ class PoolSocket:
         return self._expected.pop(ticket, None)
 
     async def _hold(self, connection: socket.socket, session: Session) -> None:
-        """Hand the pool out, and wait until the client is gone; then nothing can touch its slots any more."""
-        loop = asyncio.get_running_loop()
+        """Hand the pool out, and take calls until the client is gone; then nothing can touch its slots any more."""
+        calls = PoolCalls(self._answer, session)
         session.attached = True
         try:
             with suppress(ConnectionError):
                 socket.send_fds(connection, [_GREETING], [self._pool.fd])
-                while await loop.sock_recv(connection, 1):
-                    pass
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: calls, connection)
+                await calls.gone.wait()
         finally:
+            calls.close()
             session.attached = False
             self._sessions.free(session)
 

@@ -16,6 +16,7 @@ from tierstore.errors import ConfigError
 from tierstore.metrics import Metric, Metrics
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service._pb.standard import health_pb2, health_pb2_grpc, reflection
+from tierstore.service.admission import Admission
 from tierstore.service.calls import Calls
 from tierstore.service.dispatch import Dispatcher
 from tierstore.service.gate import ReflectionGate
@@ -114,7 +115,6 @@ class Server:
         if pool_path is not None and store.pool.shared:
             clear_way(pool_path)
             self._pool_socket = PoolSocket(pool_path, store.pool, self.sessions)
-            self._pool_socket.start()
         quotas = Quotas(self._count_workers)
         lending = Lending(self.sessions, self._pool_socket)
         calls = Calls(store, self.sessions, self._disk_workers, quotas)
@@ -134,6 +134,8 @@ class Server:
             metrics=self._metrics,
             quotas=quotas,
         )
+        if self._pool_socket is not None:
+            self._pool_socket.start(Admission(self._rooms).answer)
         store.count_in(self._counted)
 
     def _counted(self) -> Metrics:

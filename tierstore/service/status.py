@@ -12,7 +12,7 @@ import grpc
 from tierstore import errors
 from tierstore.errors import TierstoreError
 
-__all__ = ["ERROR_KEY", "code_of", "error_of"]
+__all__ = ["ERROR_KEY", "code_from", "code_of", "error_from", "error_of"]
 
 ERROR_KEY = "tierstore-error"
 """Trailing metadata: the name of the error's class."""
@@ -60,12 +60,20 @@ def code_of(error: TierstoreError) -> grpc.StatusCode:
 def error_of(failed: grpc.RpcError) -> TierstoreError:
     """What a client raises for a call that failed."""
     call = cast("grpc.Call", failed)  # what is raised is the call that failed
-    code, details = call.code(), str(call.details())
     metadata = dict(call.trailing_metadata() or ())
-    name = str(metadata.get(ERROR_KEY, ""))
+    return error_from(call.code(), str(metadata.get(ERROR_KEY, "")), str(call.details()))
+
+
+def error_from(code: grpc.StatusCode, name: str, details: str) -> TierstoreError:
+    """What a client raises for a status, the name of the class of the server's error, and what it says."""
     kind = _RAISED_AGAIN.get(name)
     if kind is not None:
         return kind(details)
     if name == errors.DiskError.__name__:
         return errors.ServiceError(f"the service's disk failed ({details}); its health says how it is now")
     return _ERRORS.get(code, errors.ServiceError)(f"{code.name}: {details}")
+
+
+def code_from(number: int) -> grpc.StatusCode:
+    """A status by gRPC's number of it; UNKNOWN where there is none."""
+    return next((code for code in grpc.StatusCode if code.value[0] == number), grpc.StatusCode.UNKNOWN)

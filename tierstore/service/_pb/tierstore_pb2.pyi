@@ -482,14 +482,60 @@ class AttachPoolRequest(_message.Message):
     def __init__(self, scope: _Optional[_Union[Scope, _Mapping]] = ...) -> None: ...
 
 class AttachPoolResponse(_message.Message):
-    __slots__ = ("socket_path", "ticket", "pool_nbytes")
+    __slots__ = ("socket_path", "ticket", "pool_nbytes", "takes_calls")
     SOCKET_PATH_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     POOL_NBYTES_FIELD_NUMBER: _ClassVar[int]
+    TAKES_CALLS_FIELD_NUMBER: _ClassVar[int]
     socket_path: str
     ticket: bytes
     pool_nbytes: int
-    def __init__(self, socket_path: _Optional[str] = ..., ticket: _Optional[bytes] = ..., pool_nbytes: _Optional[int] = ...) -> None: ...
+    takes_calls: bool
+    def __init__(self, socket_path: _Optional[str] = ..., ticket: _Optional[bytes] = ..., pool_nbytes: _Optional[int] = ..., takes_calls: bool = ...) -> None: ...
+
+class PoolCall(_message.Message):
+    __slots__ = ("number", "acquire", "release", "reserve", "commit", "abandon")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    ABANDON_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    acquire: AcquireRequest
+    release: ReleaseRequest
+    reserve: ReserveRequest
+    commit: CommitRequest
+    abandon: AbandonRequest
+    def __init__(self, number: _Optional[int] = ..., acquire: _Optional[_Union[AcquireRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRequest, _Mapping]] = ..., reserve: _Optional[_Union[ReserveRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., abandon: _Optional[_Union[AbandonRequest, _Mapping]] = ...) -> None: ...
+
+class PoolAnswer(_message.Message):
+    __slots__ = ("number", "error", "acquire", "release", "reserve", "commit", "abandon")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    ABANDON_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    error: PoolError
+    acquire: AcquireResponse
+    release: ReleaseResponse
+    reserve: ReserveResponse
+    commit: CommitResponse
+    abandon: AbandonResponse
+    def __init__(self, number: _Optional[int] = ..., error: _Optional[_Union[PoolError, _Mapping]] = ..., acquire: _Optional[_Union[AcquireResponse, _Mapping]] = ..., release: _Optional[_Union[ReleaseResponse, _Mapping]] = ..., reserve: _Optional[_Union[ReserveResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitResponse, _Mapping]] = ..., abandon: _Optional[_Union[AbandonResponse, _Mapping]] = ...) -> None: ...
+
+class PoolError(_message.Message):
+    __slots__ = ("code", "name", "text")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    name: str
+    text: str
+    def __init__(self, code: _Optional[int] = ..., name: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
     __slots__ = ("scope", "hashes", "parent", "durable", "deadline_seconds", "reservation_id")

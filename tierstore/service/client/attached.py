@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -19,14 +19,20 @@ from tierstore import forks
 from tierstore.errors import UnavailableError
 from tierstore.mapping import map_memory, populate
 from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service.client.pool_calls import PoolCalls
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from tierstore.device.base import Device
-    from tierstore.service.client.session import LiveSession
+    from tierstore.service.client.running import Running
+    from tierstore.service.client.session import LiveSession, Request
     from tierstore.types import Int64Array, UInt8Array, UInt32Array
 
 __all__ = ["AttachedPool"]
+
+M = TypeVar("M", bound="Message")
 
 _GREETING_NBYTES = 64
 _REGION_NBYTES = 2 << 20
@@ -69,11 +75,10 @@ class AttachedPool:
             raise UnavailableError(f"the pool cannot be mapped: {error}") from error
         finally:
             os.close(fds[0])
-        self._number = os.dup(self._socket.fileno())
-        self._socket.close()
-        forks.keep_from_children(self._number)
+        forks.keep_socket_from_children(self._socket)
+        self._calls = PoolCalls(self._socket) if answer.takes_calls else None
         self._lock = threading.Lock()
-        self._num_copies = 0
+        self._num_users = 0
         self._closing = self._closed = False
         self._view: UInt8Array = memory[: answer.pool_nbytes]
         num_pages = answer.pool_nbytes // PAGE_NBYTES
@@ -87,6 +92,21 @@ class AttachedPool:
         found: UInt32Array = self._generations[offsets // PAGE_NBYTES]
         return found
 
+    def ask(self, running: Running, request: Request, kind: type[M], seconds: float) -> M | None:
+        """Make a call over the pool's own socket. Blocks. None where it must go another way; see `PoolCalls.ask`."""
+        if self._calls is None:
+            return None
+        with self._in_use():
+            return self._calls.ask(running, request, kind, seconds)
+
+    def tell(self, request: Request) -> bool:
+        """Make a call there that nobody waits for. Does not block; False where it must go another way."""
+        if self._calls is None:
+            return False
+        with suppress(UnavailableError), self._in_use():
+            return self._calls.tell(request)
+        return True
+
     @contextmanager
     def used(self, offsets: Int64Array, nbytes: int) -> Iterator[UInt8Array]:
         """The pool, for a copy of blocks: the server is not told that they are left alone before the copy has ended.
@@ -95,16 +115,21 @@ class AttachedPool:
             offsets: int64[n]; where they begin.
             nbytes: Of each.
         """
+        with self._in_use():
+            self._map_regions(offsets, nbytes)
+            yield self._view
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
         with self._lock:
             if self._closing:
                 raise UnavailableError("the session that lent the slots has ended")
-            self._num_copies += 1
+            self._num_users += 1
         try:
-            self._map_regions(offsets, nbytes)
-            yield self._view
+            yield
         finally:
             with self._lock:
-                self._num_copies -= 1
+                self._num_users -= 1
             self._let_go()
 
     def map_all(self) -> None:
@@ -138,14 +163,18 @@ class AttachedPool:
         """Say that nothing here touches the pool any more, once that is so. Does not block."""
         with self._lock:
             self._closing = True
+        if self._calls is not None:
+            self._calls.end()
         self._let_go()
 
     def _let_go(self) -> None:
         with self._lock:
-            done = self._closing and self._num_copies == 0 and not self._closed
+            done = self._closing and self._num_users == 0 and not self._closed
             self._closed = self._closed or done
         if done:
             self._unpin()
-            forks.close(self._number)
+            if self._calls is not None:
+                self._calls.close()
+            self._socket.close()
             self._view = self._view[:0]
             self._generations = self._generations[:0]

@@ -87,7 +87,8 @@ class InPlace:
                 checksums = self._copies.fill(view, offsets, memory, np.array(answer.positions, np.int64))
         except (TierstoreError, Withdrawn):
             abandon = pb.AbandonRequest(scope=request.scope, reservation_id=number)
-            self._session.forget(abandon, self._patience.call)
+            if not self._pool.tell(abandon):
+                self._session.forget(abandon, self._patience.call)
             raise
         commit = pb.CommitRequest(scope=request.scope, reservation_id=number, checksums=checksums.tolist())
         seconds = self._patience.of(request.deadline_seconds)
@@ -95,10 +96,13 @@ class InPlace:
 
     def _ask(self, running: Running, request: Request, kind: type[M], seconds: float) -> M:
         """Make a call that a withdrawal cuts off; what it was about to be given has a number, and is given back."""
+        answer = self._pool.ask(running, request, kind, seconds)
+        if answer is not None:
+            return answer
         call = self._session.begin(request, kind, seconds)
         with running.calling(call):
             return result_of(call)
 
     def _let_go(self) -> None:
         """Give leases back that are over. Does not block."""
-        self._session.release(self._patience.call)
+        self._session.release(self._patience.call, self._pool.tell)

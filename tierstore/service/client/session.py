@@ -115,17 +115,22 @@ class LiveSession:
             self._forgotten.add(call)  # a call that nobody refers to is cancelled
             call.add_done_callback(self._forgotten.discard)
 
-    def release(self, seconds: float) -> None:
+    def release(self, seconds: float, tell: Callable[[Request], bool]) -> None:
         """Give leases back that are over. Does not block.
 
         To be called once a get has ended, and before slots are asked for: the server hears of what is free first.
+
+        Args:
+            seconds: How long that may take.
+            tell: Says it over a shorter way; False where it cannot.
         """
         with self._releasing:
             over = [self.leases_over.popleft() for _ in range(len(self.leases_over))]
             if over:
                 request = pb.ReleaseRequest(lease_ids=over)
                 self.address(request, None, seconds)
-                self.forget(request, seconds)
+                if not tell(request):
+                    self.forget(request, seconds)
 
     def choose_number(self) -> int:
         """For a lease or a reservation: who has chosen it can give it back before he is answered."""

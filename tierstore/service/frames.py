@@ -1,0 +1,43 @@
+"""Messages over a plain stream, each behind its length. Called by both ends of the pool's socket; pure."""
+
+from __future__ import annotations
+
+from tierstore.errors import LimitError
+from tierstore.service.wire import MESSAGE_NBYTES_MAX
+
+__all__ = ["Frames", "framed"]
+
+_LENGTH_NBYTES = 4
+
+
+def framed(message: bytes) -> bytes:
+    """A message as it is sent."""
+    assert len(message) <= MESSAGE_NBYTES_MAX, f"a message of {len(message)} bytes is for nobody"
+    return len(message).to_bytes(_LENGTH_NBYTES, "little") + message
+
+
+class Frames:
+    """Cuts what comes into messages."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, part: bytes) -> list[bytes]:
+        """The messages that are whole with this part, in order.
+
+        Raises:
+            LimitError: One is longer than any may be; nothing behind it can be told apart any more.
+        """
+        data, start = self._rest + part if self._rest else part, 0
+        messages: list[bytes] = []
+        while start + _LENGTH_NBYTES <= len(data):
+            begin = start + _LENGTH_NBYTES
+            nbytes = int.from_bytes(data[start:begin], "little")
+            if nbytes > MESSAGE_NBYTES_MAX:
+                raise LimitError(f"a message of {nbytes} bytes is announced; {MESSAGE_NBYTES_MAX} are the most")
+            if begin + nbytes > len(data):
+                break
+            messages.append(data[begin : begin + nbytes])
+            start = begin + nbytes
+        self._rest = data[start:]
+        return messages

@@ -1,0 +1,142 @@
+"""Calls over the pool's socket: those about slots, from clients that map it, past HTTP/2 and all that it takes.
+
+Called by the pool socket, one of these a connection, on the server's loop. A peer that speaks no sense is not listened
+to any more, and keeps its connection: as long as that is open it may touch its slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from google.protobuf.message import DecodeError
+
+from tierstore.errors import AccessError, LimitError, ServiceError, TierstoreError, VersionError
+from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service.frames import Frames, framed
+from tierstore.service.status import code_of
+
+if TYPE_CHECKING:
+    from tierstore.service.security import Principal
+    from tierstore.service.sessions import Session
+
+__all__ = ["Answering", "PoolCalls"]
+
+_logger = logging.getLogger(__name__)
+
+Answering: TypeAlias = "Callable[[str, object, Callable[[], Principal]], Awaitable[object]]"
+"""Answers a call by its name; see `tierstore.service.admission.Admission`."""
+
+_UNDER_WAY_MAX = 16
+"""Calls of one connection; while there are so many, no more are read."""
+
+
+class PoolCalls(asyncio.Protocol):
+    """See the module.
+
+    Args:
+        answer: What answers.
+        session: Whose connection it is.
+
+    Attributes:
+        gone: Set once the connection has ended.
+    """
+
+    def __init__(self, answer: Answering, session: Session) -> None:
+        self._answer = answer
+        self._session = session
+        self._frames = Frames()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deaf = self._full = False
+        self._transport: asyncio.Transport | None = None
+        self.gone = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It begins."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """It has ended, and with it its calls."""
+        for task in self._tasks:
+            task.cancel()
+        self.gone.set()
+
+    def close(self) -> None:
+        """End it."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        """The peer does not read its answers: no more calls are read meanwhile."""
+        self._full = True
+        self._listen()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._full = False
+        self._listen()
+
+    def data_received(self, data: bytes) -> None:
+        """A part of the stream."""
+        if self._deaf:
+            return
+        try:
+            for message in self._frames.feed(data):
+                self._begin(pb.PoolCall.FromString(message))
+        except (LimitError, DecodeError) as error:
+            self._deaf = True
+            _logger.warning("%s is not listened to any more: %s", self._session.name, error)
+
+    def _begin(self, call: pb.PoolCall) -> None:
+        task = asyncio.get_running_loop().create_task(self._work(call))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, call.number))
+        self._listen()
+
+    def _ended(self, number: int, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._listen()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _logger.error("a call of %s failed", self._session.name, exc_info=error)
+            self._send(pb.PoolAnswer(number=number, error=_error(ServiceError("the server has failed; see its log"))))
+
+    def _listen(self) -> None:
+        """Read on, or not for now."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._full or len(self._tasks) >= _UNDER_WAY_MAX:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _send(self, answer: pb.PoolAnswer) -> None:
+        if answer.number and self._transport is not None:
+            self._transport.write(framed(answer.SerializeToString()))
+
+    async def _work(self, call: pb.PoolCall) -> None:
+        answer = pb.PoolAnswer(number=call.number)
+        try:
+            await self._fill(answer, call)
+        except TierstoreError as error:
+            answer.error.CopyFrom(_error(error))
+        self._send(answer)
+
+    async def _fill(self, answer: pb.PoolAnswer, call: pb.PoolCall) -> None:
+        kind = call.WhichOneof("call")
+        if kind is None:
+            raise VersionError(
+                "this server does not know the call; install the same version of tierstore on both sides"
+            )
+        request = getattr(call, kind)
+        if request.scope.session_id != self._session.session_id:
+            raise AccessError("over the socket of a session its own calls go, and no others")
+        response = await self._answer(kind.capitalize(), request, lambda: self._session.principal)
+        getattr(answer, kind).CopyFrom(response)
+
+
+def _error(error: TierstoreError) -> pb.PoolError:
+    number: int = code_of(error).value[0]
+    return pb.PoolError(code=number, name=type(error).__name__, text=" ".join(str(error).split()))
