@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import closing
@@ -13,7 +14,7 @@ from crc32c import crc32c
 
 from tests.payload import TIMEOUT_SECONDS, namespace, rows
 from tierstore.device.binding import bind_for
-from tierstore.device.cpu import CpuDevice, CpuEvent
+from tierstore.device.cpu import CallersStream, CpuDevice, CpuEvent
 from tierstore.errors import DeviceError
 from tierstore.service.client import copies as module
 from tierstore.service.client.copies import Copies
@@ -100,3 +101,74 @@ def test_a_put_that_fails_ends_after_the_last_copy_that_it_has_begun() -> None:
         assert worker.close(TIMEOUT_SECONDS)
     assert worker.failure is None
     assert found == [(True, 2)]
+
+
+class HalfFailingDevice(CpuDevice):
+    """Copies on one thread wait for the test; those on the other, the first that comes, fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = CpuEvent()
+        self.failed: Future[None] = Future()
+
+    def load(
+        self,
+        host: UInt8Array,
+        slots: Int32Array,
+        kv: PagedKV,
+        block_ids: Int64Array,
+        stream: Stream | CallersStream,
+        *,
+        groups: range | None = None,
+        after: Sequence[Event] = (),
+    ) -> list[Event]:
+        if threading.current_thread().name.startswith("client-load"):
+            self.gate.wait(TIMEOUT_SECONDS)
+            return super().load(host, slots, kv, block_ids, stream, groups=groups, after=after)
+        self.failed.set_result(None)
+        raise DeviceError("this copy is refused")
+
+
+def loaded_memory(device: CpuDevice, found: UInt8Array) -> CallerMemory:
+    kv = bind_for(found, namespace(NBYTES), device)
+    return CallerMemory.check(kv, len(found), None, (), written=True)
+
+
+def test_a_load_that_two_threads_share_brings_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SPLIT_NBYTES", 1)
+    blocks, device = rows(range(NUM_BLOCKS), NBYTES), CpuDevice()
+    pool = np.zeros((2 * NUM_BLOCKS, 2 * PAGE_NBYTES), np.uint8)
+    places = np.random.default_rng(0).permutation(2 * NUM_BLOCKS)[:NUM_BLOCKS]
+    pool[places, :NBYTES] = blocks
+    with closing(Copies(device)) as copies:
+        for count in (1, 5, NUM_BLOCKS):
+            found = np.zeros_like(blocks)
+            memory = loaded_memory(device, found)
+            copies.bring(pool.reshape(-1), places[:count] * 2 * PAGE_NBYTES, memory)
+            assert (found[:count] == blocks[:count]).all()
+            assert not found[count:].any()
+            assert memory.layers is not None
+            memory.layers.complete(count)
+            assert memory.layers.event(0).wait(TIMEOUT_SECONDS)
+
+
+def test_a_load_that_fails_ends_after_the_copies_of_who_shares_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SPLIT_NBYTES", 1)
+    blocks, device = rows(range(NUM_BLOCKS), NBYTES), HalfFailingDevice()
+    pool, places = np.ones((NUM_BLOCKS, 2 * PAGE_NBYTES), np.uint8), np.arange(NUM_BLOCKS)
+    found, opened, seen = np.zeros_like(blocks), list[bool](), list[bool]()
+
+    def get() -> None:
+        with pytest.raises(DeviceError, match="refused"):
+            copies.bring(pool.reshape(-1), places * 2 * PAGE_NBYTES, loaded_memory(device, found))
+        seen.append(bool(opened) and found.any(axis=1).sum() > NUM_BLOCKS // 2)
+
+    with closing(Copies(device)) as copies:
+        worker = Worker("test-get", capacity=1)
+        worker.submit(get)
+        device.failed.result(TIMEOUT_SECONDS)
+        opened.append(True)
+        device.gate.reach()
+        assert worker.close(TIMEOUT_SECONDS)
+    assert worker.failure is None
+    assert seen == [True]

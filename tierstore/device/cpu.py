@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tierstore.device.paged_kv import PagedKV
     from tierstore.types import Int32Array, Int64Array, UInt8Array, UInt32Array
 
-__all__ = ["STREAM_CAPACITY", "CpuDevice", "CpuEvent", "CpuStream"]
+__all__ = ["STREAM_CAPACITY", "CallersStream", "CpuDevice", "CpuEvent", "CpuStream"]
 
 STREAM_CAPACITY = 4096
 """Calls that may wait in one stream; links bound what is in flight far below it."""
@@ -125,6 +125,20 @@ class CpuStream:
         self._worker.close()
 
 
+class CallersStream:
+    """No thread: whoever enqueues does it himself, before the call returns. For those who would only wait for it."""
+
+    failure = None
+
+    def hold(self, event: Event) -> bool:
+        """Wait for an event."""
+        return event.wait()
+
+    def call(self, task: Callable[[], None]) -> None:
+        """Run `task`, and let out what it raises."""
+        task()
+
+
 class CpuDevice:
     """Memory of the CPU as a device, as `tierstore.device.base.Device` says.
 
@@ -170,7 +184,7 @@ class CpuDevice:
         slots: Int32Array,
         kv: PagedKV,
         block_ids: Int64Array,
-        stream: Stream,
+        stream: Stream | CallersStream,
         *,
         groups: range | None = None,
         after: Sequence[Event] = (),
@@ -198,7 +212,7 @@ class CpuDevice:
         slots: Int32Array,
         kv: PagedKV,
         block_ids: Int64Array,
-        stream: Stream,
+        stream: Stream | CallersStream,
         *,
         groups: range | None,
         after: Sequence[Event],
@@ -212,7 +226,7 @@ class CpuDevice:
             if kv.quantized is None
             else QuantizedCopy(host, slots, kv, block_ids, into_pool=into_pool)
         )
-        assert isinstance(stream, CpuStream), f"{stream!r} is no stream of the CPU"
+        assert isinstance(stream, CpuStream | CallersStream), f"{stream!r} is no stream of the CPU"
         events = [CpuEvent() for _ in copied]
 
         def copy_groups() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from tests.e2e.service.world import Serving, client_of, served
 from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, rows
+from tierstore.service.client.attached import AttachedPool
 from tierstore.service.client.running import Running
-from tierstore.service.client.session import LiveSession, Request
+from tierstore.service.client.session import Request
 
 BLOCKS = [block_hash(number) for number in range(6)]
 BYTES = rows(range(6), 8192)
@@ -25,16 +26,16 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 def test_nobody_waits_for_the_release_behind_his_get(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, forget = threading.Event(), LiveSession.forget
+    gate, tell = threading.Event(), AttachedPool.tell
 
-    def forget_late(session: LiveSession, request: Request, seconds: float) -> None:
+    def tell_late(pool: AttachedPool, request: Request) -> bool:
         assert gate.wait(TIMEOUT_SECONDS), "the get waits for its release"
-        forget(session, request, seconds)
+        return tell(pool, request)
 
     with client_of(serving) as client:
         handle = client.namespace(namespace())
         assert handle.put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
-        monkeypatch.setattr(LiveSession, "forget", forget_late)
+        monkeypatch.setattr(AttachedPool, "tell", tell_late)
         found = np.zeros_like(BYTES)
         assert handle.get(BLOCKS, found).result(TIMEOUT_SECONDS).ok
         assert np.array_equal(found, BYTES)

@@ -84,6 +84,7 @@ class AttachedPool:
         num_pages = answer.pool_nbytes // PAGE_NBYTES
         self._all_taken = file.st_blocks * 512 >= answer.pool_nbytes
         self._mapped = np.zeros(-(-answer.pool_nbytes // _REGION_NBYTES), np.bool_)
+        self._all_mapped = False
         self._unpin = device.pin(self._view)
         self._generations: UInt32Array = memory[answer.pool_nbytes :].view(np.uint32)[:num_pages]
 
@@ -148,7 +149,7 @@ class AttachedPool:
 
         A kernel that cannot, now or ever, maps them as they are copied.
         """
-        if not len(offsets):
+        if self._all_mapped or not len(offsets):
             return
         reach = -(-nbytes // _REGION_NBYTES) + 1
         regions = np.unique(offsets[:, None] // _REGION_NBYTES + np.arange(reach))
@@ -158,6 +159,7 @@ class AttachedPool:
             with suppress(OSError):
                 populate(self._view[start:stop])
         self._mapped[regions] = True
+        self._all_mapped = len(regions) > 0 and bool(self._mapped.all())
 
     def close(self) -> None:
         """Say that nothing here touches the pool any more, once that is so. Does not block."""

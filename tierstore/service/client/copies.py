@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from crc32c import crc32c
 
+from tierstore.device.cpu import CallersStream, CpuDevice
 from tierstore.errors import DeviceError
 from tierstore.types import PAGE_NBYTES
 
@@ -32,6 +33,9 @@ loads in one; of two that store from it one copies while the other computes chec
 
 _PIECE_NBYTES = 8 << 20
 """Copied between two looks at checksums, which find it in the processor's cache then."""
+
+_PARTS = 8
+"""Of a load that two threads share."""
 
 _PIECES_AHEAD = 8
 """Enqueued by one call at a time: streams are bounded, and others use them too."""
@@ -71,6 +75,37 @@ class Copies:
                 memory.layers.add(events, len(part))
             awaited += events
         return awaited
+
+    def bring(self, host: UInt8Array, offsets: Int64Array, memory: CallerMemory) -> None:
+        """Copy the request's leading blocks from byte offsets of host memory into the cache. Blocks.
+
+        On a CPU the calling thread copies too, as it is there already, where another one has to be woken first; each
+        takes the next part when it has done one. Page groups that come one after another are left to the streams.
+
+        Raises:
+            DeviceError: As `wait` does.
+        """
+        device, nbytes = self._device, len(offsets) * memory.kv.stored_nbytes
+        if not isinstance(device, CpuDevice) or len(memory.kv.groups) > 1 or nbytes < _SPLIT_NBYTES:
+            self.wait(self.load(host, offsets, memory, np.arange(len(offsets))))
+            return
+        slots = (offsets // PAGE_NBYTES).astype(np.int32)
+        parts = iter(np.array_split(np.arange(len(offsets)), min(len(offsets), _PARTS)))
+
+        def work() -> None:
+            for part in parts:
+                block_ids = memory.block_ids[:, part[0] : part[-1] + 1]
+                events = device.load(host, slots[part], memory.kv, block_ids, CallersStream(), after=memory.after)
+                if memory.layers is not None:
+                    memory.layers.add(events, len(part))
+
+        stream = self._loads[-1]
+        stream.call(work)
+        helped = stream.record()
+        try:
+            work()
+        finally:  # nothing is written behind the caller's back, whatever has failed
+            self.wait([helped])
 
     def store(self, host: UInt8Array, offsets: Int64Array, memory: CallerMemory, positions: Int64Array) -> list[Event]:
         """Enqueue blocks of the cache to byte offsets of host memory; the next call's go beside these."""

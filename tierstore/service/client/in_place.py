@@ -65,7 +65,7 @@ class InPlace:
             running.check()
             offsets = np.array(answer.offsets, np.int64)
             with self._pool.used(offsets, memory.kv.stored_nbytes) as view:
-                self._copies.wait(self._copies.load(view, offsets, memory, np.arange(len(offsets))))
+                self._copies.bring(view, offsets, memory)
                 same = self._pool.generations(offsets) == np.array(answer.generations, np.uint32)
         finally:
             self._session.leases_over.append(lease_id)
