@@ -93,6 +93,33 @@ def test_a_volume_for_two_chunk_files_is_off_once_the_one_that_it_takes_is_full(
         assert put(handle, following) == [Outcome.OK] * 7
 
 
+def test_a_block_that_only_another_file_would_take_leaves_writes_on_while_the_one_there_is_takes_others(
+    place: Path,
+) -> None:
+    """Room for two files, one in reserve: blocks of another layout, which need a file of their own, get none."""
+    fill(place, leave_nbytes=5 * FILE_NBYTES // 2)
+    with small_store(ssd_dir=place / "kv") as store:
+        handle, other = store.namespace(namespace()), store.namespace(namespace(BLOCK_NBYTES // 2))
+        assert put(handle, 0, 1) == [Outcome.OK]
+        theirs = rows([100], BLOCK_NBYTES // 2)
+        assert other.put([block_hash(100)], theirs, durable=True).result(TIMEOUT_SECONDS).outcomes == [Outcome.REJECTED]
+        assert store.health()["ssd"].service is Service.SERVING
+        assert put(handle, 1, 2) == [Outcome.OK] * 2
+        put_until_refused(store, handle, 3)
+        assert "too few for two chunk files" in store.health()["ssd"].why
+
+
+def test_a_file_that_is_taken_up_again_with_room_is_no_shortage(place: Path) -> None:
+    fill(place, leave_nbytes=5 * FILE_NBYTES // 2)
+    with small_store(ssd_dir=place / "kv") as store:
+        assert put(store.namespace(namespace()), 0, 2) == [Outcome.OK] * 2
+    with small_store(ssd_dir=place / "kv") as store:
+        assert store.health()["ssd"].service is Service.SERVING
+        handle = store.namespace(namespace())
+        assert put(handle, 2, 2) == [Outcome.OK] * 2
+        assert served(handle, range(4)) == 4
+
+
 def test_enospc_with_a_floor_of_next_to_nothing_is_lived_with_by_giving_files_back(place: Path) -> None:
     with small_store(ssd_dir=place / "kv", ssd_size="16 MiB", ssd_free_floor="4 KiB") as store:
         handle = store.namespace(namespace())

@@ -127,6 +127,21 @@ def test_below_the_floor_nothing_is_begun_and_giving_a_file_back_would_not_help(
     assert not probed.fault.full
 
 
+def test_a_single_file_with_room_that_is_taken_up_again_is_found_well(world: SsdWorld) -> None:
+    tier, user = world.begin()
+    user.write(tier, [1])
+    assert tier.sync().outcome is OK
+    world.kill()
+    world.free_floor_nbytes = 1 << 20
+    world.sim.capacity_nbytes = (1 << 20) + 5 * (64 << 10) // 2  # this one, the one in reserve, and half a file
+    tier = world.start()
+    user.recover(tier.recover())
+    assert found(world) == (OK, OK)
+    assert not tier.shortage
+    assert user.write(tier, range(2, FILE_BLOCKS + 1)).outcomes.tolist() == [OK] * (FILE_BLOCKS - 1)
+    assert found(world) == (OK, REJECTED)
+
+
 def test_room_that_others_make_is_found_although_the_capacity_allows_no_look_at_it(world: SsdWorld) -> None:
     """With the reserve in use no file is begun, and what the file system had free was not asked for again."""
     world.capacity_nbytes = 4 * (64 << 10)

@@ -155,6 +155,11 @@ class ChunkFile:
         return min(self.room_slots, self.room_nbytes // shape.pitch_nbytes)
 
     @property
+    def takes_more(self) -> bool:
+        """Whether there is room for one more block as long as a slot of it is on the average."""
+        return self.room_slots > 0 and self.room_nbytes >= self.nbytes // self.slots
+
+    @property
     def room_tombstones(self) -> int:
         """How many tombstones still fit."""
         return self.room_nbytes // TOMBSTONE_NBYTES

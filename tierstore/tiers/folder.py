@@ -65,7 +65,9 @@ class ChunkFolder:
 
     @property
     def shortage(self) -> str:
-        """See `Space.shortage`."""
+        """Why nothing can be written, whichever file goes: see `Space.shortage`. None while a file takes blocks."""
+        if self.has_reserve and any(chunk.takes_more for chunk in tuple(self._current.values())):
+            return ""
         return self._space.shortage
 
     def free_nbytes(self, spec: ArraySpec | None) -> int | None:
