@@ -109,7 +109,7 @@ class Link(Subject):
             generation=self._life,
             src=TierName.HOST,
             dst=TierName.SSD,
-            entries=np.arange(part.start, part.stop, dtype=np.int32),
+            entries=np.arange(part.start, part.stop),
             hashes=self._hashes[part],
             parents=None,
             src_locations=(np.arange(part.start, part.stop) * slot_pages).astype(np.int32),

@@ -152,7 +152,7 @@ class CopyJob:
         generation: The life of the namespace that the blocks belong to.
         src: Tier read from.
         dst: Tier written to.
-        entries: int32[n]; directory entries, for the planner alone.
+        entries: int64[n]; directory entries, for the planner alone.
         hashes: uint8[n, 32]; block hashes.
         src_locations: See above.
         priority: Order in the link.
@@ -166,7 +166,7 @@ class CopyJob:
     generation: Generation
     src: TierName
     dst: TierName
-    entries: Int32Array
+    entries: Int64Array
     hashes: UInt8Array
     src_locations: Int64Array | Int32Array | Extents
     priority: Priority

@@ -16,13 +16,13 @@ from tierstore.metrics import Metrics
 from tierstore.types import Extents
 
 if TYPE_CHECKING:
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 FILE_BLOCKS = 64
 FILES = {3: FILE_BLOCKS, 1: FILE_BLOCKS, 7: FILE_BLOCKS, 2: FILE_BLOCKS}
 
 
-def held(directory: Directory, file: int, used: int) -> Int32Array:
+def held(directory: Directory, file: int, used: int) -> Int64Array:
     """A file full of blocks used at one time, in prefix order."""
     keys = np.zeros((FILE_BLOCKS, 4), np.uint64)
     keys[:, 0], keys[:, 1] = np.arange(FILE_BLOCKS), file
@@ -34,7 +34,7 @@ def held(directory: Directory, file: int, used: int) -> Int32Array:
     return entries
 
 
-def directory_of(last_uses: list[int]) -> tuple[Directory, list[Int32Array]]:
+def directory_of(last_uses: list[int]) -> tuple[Directory, list[Int64Array]]:
     directory = Directory(1024)
     return directory, [held(directory, file, used) for file, used in zip(FILES, last_uses, strict=True)]
 

@@ -54,7 +54,7 @@ class World:
             generation=GENERATION,
             src=TierName.HOST if self.load else TierName.DEVICE,
             dst=TierName.DEVICE if self.load else TierName.HOST,
-            entries=np.arange(2, dtype=np.int32),
+            entries=np.arange(2),
             hashes=chain("device", 2),
             parents=None,
             src_locations=SLOTS if self.load else own,

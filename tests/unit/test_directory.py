@@ -14,7 +14,7 @@ from tierstore.control.index import as_keys
 from tierstore.testing.engine_world import EngineWorld, chain
 
 if TYPE_CHECKING:
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 KEYS = as_keys(chain("directory", 8))
 
@@ -29,8 +29,8 @@ def filled(count: int = 4, capacity: int = 8) -> Directory:
     return directory
 
 
-def entries_of(*entries: int) -> Int32Array:
-    return np.array(entries, np.int32)
+def entries_of(*entries: int) -> Int64Array:
+    return np.array(entries, np.int64)
 
 
 def test_an_entry_that_no_tier_holds_is_released_and_given_again() -> None:

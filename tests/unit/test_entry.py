@@ -11,13 +11,13 @@ import pytest
 from tierstore.control.entry import Places, State
 
 if TYPE_CHECKING:
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
-ONE = np.array([1], np.int32)
+ONE = np.array([1], np.int64)
 STATES = (State.ABSENT, State.FILLING, State.READY, State.GONE)
 ABSENT, FILLING, READY, GONE = STATES
 
-Event = Callable[[Places, "Int32Array"], object]
+Event = Callable[[Places, "Int64Array"], object]
 
 
 def places(state: int, pins: int = 0) -> Places:
@@ -85,7 +85,7 @@ def test_unpin_says_what_is_loose_and_what_is_free() -> None:
     made = Places(4)
     made.state[:] = [READY, READY, GONE, GONE]
     made.pins[:] = [1, 2, 1, 2]
-    loose, gone = made.unpin(np.arange(4, dtype=np.int32))
+    loose, gone = made.unpin(np.arange(4, dtype=np.int64))
     assert (loose.tolist(), gone.tolist()) == ([0], [2])
 
 
@@ -93,7 +93,7 @@ def test_discard_says_what_is_free_and_what_a_copy_still_holds() -> None:
     made = Places(4)
     made.state[:] = [ABSENT, FILLING, READY, READY]
     made.pins[3] = 1
-    freed, gone = made.discard(np.arange(4, dtype=np.int32))
+    freed, gone = made.discard(np.arange(4, dtype=np.int64))
     assert (freed.tolist(), sorted(gone.tolist())) == ([2], [1, 3])
 
 

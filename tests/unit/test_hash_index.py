@@ -30,7 +30,7 @@ kinds = pytest.mark.parametrize("kind", KEYS)
 def test_finds_every_key_and_no_other(kind: str, held: int) -> None:
     index = HashIndex(NUM_KEYS)
     keys = KEYS[kind]
-    entries = np.arange(held, dtype=np.int32)[::-1].copy()
+    entries = np.arange(held, dtype=np.int64)[::-1].copy()
     index.insert(3, keys[:held], entries)
     assert index.find(3, keys).tolist() == entries.tolist() + [-1] * (NUM_KEYS - held)
     assert (index.find(4, keys) == -1).all()
@@ -39,7 +39,7 @@ def test_finds_every_key_and_no_other(kind: str, held: int) -> None:
 def test_a_key_that_differs_in_one_word_is_another() -> None:
     index = HashIndex(8)
     key = KEYS["spread"][:1]
-    index.insert(0, key, np.array([5], np.int32))
+    index.insert(0, key, np.array([5], np.int64))
     for word in range(4):
         other = key.copy()
         other[0, word] ^= np.uint64(1)
@@ -51,7 +51,7 @@ def test_a_key_that_differs_in_one_word_is_another() -> None:
 
 def test_finds_a_key_that_is_asked_for_several_times() -> None:
     index = HashIndex(8)
-    index.insert(0, KEYS["one bucket"][:4], np.arange(4, dtype=np.int32))
+    index.insert(0, KEYS["one bucket"][:4], np.arange(4, dtype=np.int64))
     assert index.find(0, KEYS["one bucket"][[3, 0, 3, 3, 1, 1, 2, 3, 0]]).tolist() == [3, 0, 3, 3, 1, 1, 2, 3, 0]
 
 
@@ -63,10 +63,10 @@ def test_finds_nothing_in_nothing() -> None:
 
 def test_refuses_to_remove_what_it_does_not_hold() -> None:
     index = HashIndex(8)
-    index.insert(0, KEYS["one bucket"][:2], np.array([0, 1], np.int32))
-    index.remove(np.array([0], np.int32))
+    index.insert(0, KEYS["one bucket"][:2], np.array([0, 1], np.int64))
+    index.remove(np.array([0], np.int64))
     with pytest.raises(AssertionError, match="entry 0 is not in bucket"):
-        index.remove(np.array([0], np.int32))
+        index.remove(np.array([0], np.int64))
 
 
 changes = st.lists(
@@ -84,10 +84,10 @@ def test_agrees_with_a_dict(kind: str, history: list[tuple[bool, int, set[int]]]
             free = [entry for entry in range(CAPACITY) if entry not in model.values()]
             new = [key for key in chosen if (generation, key) not in model][: len(free)]
             model |= {(generation, key): entry for key, entry in zip(new, free, strict=False)}
-            index.insert(generation, keys[new], np.array(free[: len(new)], np.int32))
+            index.insert(generation, keys[new], np.array(free[: len(new)], np.int64))
         else:
             old = [key for key in chosen if (generation, key) in model]
-            index.remove(np.array([model.pop((generation, key)) for key in old], np.int32))
+            index.remove(np.array([model.pop((generation, key)) for key in old], np.int64))
         for number in (0, 1):
             wanted = [model.get((number, key), -1) for key in range(NUM_KEYS)]
             assert index.find(number, keys).tolist() == wanted

@@ -23,10 +23,10 @@ def test_takes_the_lowest_slots_first() -> None:
     assert slots.take(small, 2).tolist() == [3, 4]
 
 
-def test_places_are_int32_page_numbers_a_slot_apart() -> None:
+def test_places_are_int64_page_numbers_a_slot_apart() -> None:
     slots = pool()
     pages = slots.take(slots.open_class(2 * PAGE_NBYTES), 3)
-    assert pages.dtype == np.int32
+    assert pages.dtype == np.int64
     assert pages.tolist() == [0, 2, 4]
 
 

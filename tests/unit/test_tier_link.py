@@ -68,7 +68,7 @@ def copy_job(job_id: int, count: int, *, priority: Priority, src: TierName, dst:
         generation=GENERATION,
         src=src,
         dst=dst,
-        entries=places,
+        entries=places.astype(np.int64),
         hashes=chain("link", count),
         parents=None,
         src_locations=places,

@@ -20,7 +20,7 @@ from tierstore.types import NO_REQUEST, Generation, Priority, TierName
 if TYPE_CHECKING:
     from tierstore.control.entry import Places
     from tierstore.control.window import Hint
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 HASHES = chain("window", 12)
 LIVES = [
@@ -83,7 +83,7 @@ class Model:
             self.places.filled(entry)
             self.directory.window.offer(entry, self.pool)
 
-    def drop(self, entries: Int32Array) -> None:
+    def drop(self, entries: Int64Array) -> None:
         """Evicted from the pool, where nothing else holds them."""
         self.places.evict(entries)
         self.directory.release(entries)
@@ -94,7 +94,7 @@ class Model:
             self.places.pin(entry)
 
     def unpin(self) -> None:
-        entries = self.places.pins.nonzero()[0].astype(np.int32)
+        entries = self.places.pins.nonzero()[0].astype(np.int64)
         self.places.unpin(entries)
         self.directory.window.offer(entries, self.pool)
 

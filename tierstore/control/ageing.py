@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tierstore.control.directory import Directory
     from tierstore.control.host_room import HostRoom
     from tierstore.control.requests import Life
-    from tierstore.types import Int32Array, UInt64Array
+    from tierstore.types import Int64Array, UInt64Array
 
 __all__ = ["Ageing"]
 
@@ -34,14 +34,14 @@ class Ageing:
     def __init__(self, directory: Directory, host: HostRoom) -> None:
         self._directory = directory
         self._host = host
-        self._prefixes: deque[tuple[Life, UInt64Array, Int32Array]] = deque()
+        self._prefixes: deque[tuple[Life, UInt64Array, Int64Array]] = deque()
 
     @property
     def due(self) -> bool:
         """Whether `step` has something to do."""
         return bool(self._prefixes)
 
-    def renew(self, life: Life, keys: UInt64Array, entries: Int32Array) -> None:
+    def renew(self, life: Life, keys: UInt64Array, entries: Int64Array) -> None:
         """Have the blocks of a prefix, uint64[n, 4], made young in the next steps, where entries are still theirs."""
         if len(keys):
             self._prefixes.append((life, keys, entries))

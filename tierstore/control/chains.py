@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tierstore.control.directory import Directory
     from tierstore.control.requests import Request
-    from tierstore.types import Int32Array
+    from tierstore.types import Int32Array, Int64Array
 
 __all__ = ["Chains"]
 
@@ -34,7 +34,7 @@ class Chains:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
 
-    def link(self, request: Request, lo: int, entries: Int32Array) -> None:
+    def link(self, request: Request, lo: int, entries: Int64Array) -> None:
         """A put names blocks from position `lo` on; entries are -1 where one was refused."""
         if lo:
             first = int(request.entries[lo - 1]) + 1 or _MISSING
@@ -52,9 +52,9 @@ class Chains:
             before, entries = before[~refused], entries[~refused]
         self._directory.parent[entries] = before
 
-    def _on_ssd(self, parents: Int32Array, children: Int32Array) -> NDArray[np.bool_]:
+    def _on_ssd(self, parents: Int32Array, children: Int64Array) -> NDArray[np.bool_]:
         """Whether predecessors, as entry + 1, are on SSD or on their way; one whose entry is another block's is not."""
-        directory, above = self._directory, parents - 1
+        directory, above = self._directory, parents.astype(np.int64) - 1
         state = directory.ssd.state[above]
         there = (parents > 0) & ((state == State.READY) | (state == State.FILLING))
         there &= directory.index.generation[above] == directory.index.generation[children]
@@ -63,7 +63,7 @@ class Chains:
         fits |= there & (depths[1] == 0xFFFF)
         return fits
 
-    def rooted(self, entries: Int32Array) -> NDArray[np.bool_]:
+    def rooted(self, entries: Int64Array) -> NDArray[np.bool_]:
         """Which blocks, given heads first, may be written: behind one that is on SSD, or that goes there before."""
         parents = self._directory.parent[entries]
         if np.count_nonzero(parents[1:] == entries[:-1] + 1) == len(entries) - 1:  # one piece of a chain
@@ -77,7 +77,7 @@ class Chains:
         return rooted
 
     @staticmethod
-    def _follow(entries: Int32Array, parents: Int32Array, rooted: NDArray[np.bool_]) -> None:
+    def _follow(entries: Int64Array, parents: Int32Array, rooted: NDArray[np.bool_]) -> None:
         """Find those that follow one which may be written, but not at once."""
         written = set(entries[rooted].tolist())
         for position in (~rooted).nonzero()[0].tolist():
@@ -85,7 +85,7 @@ class Chains:
                 rooted[position] = True
                 written.add(int(entries[position]))
 
-    def with_heads(self, entries: Int32Array) -> Int32Array:
+    def with_heads(self, entries: Int64Array) -> Int64Array:
         """Blocks of one generation and what must be written before them, heads first, without those that have none."""
         directory = self._directory
         parent_of, host, ssd = directory.parent.data, directory.host.state.data, directory.ssd.state.data
@@ -96,8 +96,8 @@ class Chains:
             if above >= 0 and above not in found and host[above] == State.READY and ssd[above] == State.ABSENT:
                 found[above] = None
                 climbing.append(above)
-        chosen = np.array(list(found), np.int32)
+        chosen = np.array(list(found), np.int64)
         chosen = chosen[directory.index.generation[chosen] == directory.index.generation[entries[0]]]
         chosen = chosen[np.argsort(directory.depth[chosen], kind="stable")]
-        written: Int32Array = chosen[self.rooted(chosen)]
+        written: Int64Array = chosen[self.rooted(chosen)]
         return written

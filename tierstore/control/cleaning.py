@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Life
     from tierstore.control.write_back import WriteBack
-    from tierstore.types import Int32Array, Plan, UInt8Array
+    from tierstore.types import Int64Array, Plan, UInt8Array
 
 __all__ = ["Cleaning"]
 
@@ -66,16 +66,16 @@ class Cleaning:
             if life is not None:
                 self._write(life, self._write_back.chains.with_heads(dirty[generations == number]), plan, now)
 
-    def _next_victims(self) -> Int32Array:
+    def _next_victims(self) -> Int64Array:
         """Who would leave, of each slot class, if as much room were wanted as is kept: writes under way are room."""
-        host, found = self._mind.host, [np.empty(0, np.int32)]
+        host, found = self._mind.host, [np.empty(0, np.int64)]
         for slot_class, block_nbytes in {life.slot_class: life.block_nbytes for life in self._lives.values()}.items():
             count = min(_AHEAD_BLOCKS, host.pool_nbytes // block_nbytes // 8)
             count -= host.slots.free(slot_class) + self._mind.write_inflight_nbytes // block_nbytes
             found.append(host.next_victims(slot_class, max(0, count)))
         return np.concatenate(found)
 
-    def _write(self, life: Life, entries: Int32Array, plan: Plan, now: float) -> None:
+    def _write(self, life: Life, entries: Int64Array, plan: Plan, now: float) -> None:
         entries = entries[:_WRITE_BLOCKS]
         keys = self._mind.directory.index.keys
         hashes: UInt8Array = keys[entries].view(np.uint8)

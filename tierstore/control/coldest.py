@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tierstore.control.directory import Directory
-    from tierstore.types import Int32Array, Int64Array
+    from tierstore.types import Int64Array
 
 __all__ = ["Leaving", "ages", "coldest", "without_new"]
 
@@ -53,7 +53,7 @@ class Leaving(NamedTuple):
     warm_above: int
 
 
-def ages(directory: Directory, entries: Int32Array) -> Int64Array:
+def ages(directory: Directory, entries: Int64Array) -> Int64Array:
     """int64[n]; where blocks stand among all, the oldest lowest: what a waiting request needs is the youngest."""
     depths = directory.depth[entries].astype(np.int64)
     order: Int64Array = (directory.last_use[entries].astype(np.int64) << _DEPTH_BITS) + (0xFFFF - depths)

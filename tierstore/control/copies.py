@@ -105,7 +105,7 @@ def write_blocks(mind: Mind, request: Request, positions: Int64Array, plan: Plan
     return record
 
 
-def rewrite_blocks(mind: Mind, life: Life, entries: Int32Array, plan: Plan) -> None:
+def rewrite_blocks(mind: Mind, life: Life, entries: Int64Array, plan: Plan) -> None:
     """Write READY blocks again, from their SSD file to another; pinned until it ends."""
     assert mind.ssd is not None
     mind.ssd.pin(entries)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tierstore.control.slabs import SlotAllocator
     from tierstore.metrics import Metrics
     from tierstore.policy.base import AdmissionPolicy, EvictionPolicy, NewPolicy
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 __all__ = ["DevicePool", "DeviceRoom"]
 
@@ -91,7 +91,7 @@ class DeviceRoom:
             self._policies.append(self._new_policy(self._directory.capacity, self._directory.facts))
         return slot_class
 
-    def admits(self, entries: Int32Array, block_nbytes: int) -> NDArray[np.bool_]:
+    def admits(self, entries: Int64Array, block_nbytes: int) -> NDArray[np.bool_]:
         """Which of the distinct blocks, READY in host memory, should get a copy and have none."""
         directory = self._directory
         again = directory.flags[entries] & AGAIN > 0
@@ -101,8 +101,8 @@ class DeviceRoom:
         wanted &= directory.device.state[entries] == State.ABSENT
         return wanted
 
-    def take(self, slot_class: int, count: int, *, after_turn: int = NEVER) -> Int32Array:
-        """Up to `count` slots, evicting where none are free: int32[k] pool pages, k <= count.
+    def take(self, slot_class: int, count: int, *, after_turn: int = NEVER) -> Int64Array:
+        """Up to `count` slots, evicting where none are free: int64[k] pool pages, k <= count.
 
         Of the look-ahead window only blocks leave whose turn comes after one; `NEVER` for none of them.
         """
@@ -128,7 +128,7 @@ class DeviceRoom:
         self._begin_drain(slot_class)
         return pages
 
-    def take_all(self, slot_class: int, count: int) -> Int32Array | None:
+    def take_all(self, slot_class: int, count: int) -> Int64Array | None:
         """`count` slots, none of them from the look-ahead window; None where there are not so many."""
         self._drain()
         if self._slots.free(slot_class) + self._policies[slot_class].num_evictable < count:
@@ -139,13 +139,13 @@ class DeviceRoom:
         self._slots.give_back(slot_class, pages)
         return None
 
-    def occupy(self, entries: Int32Array, pages: Int32Array) -> None:
+    def occupy(self, entries: Int64Array, pages: Int64Array) -> None:
         """ABSENT → FILLING, in slots just taken."""
         self._directory.device.reserve(entries)
         self._directory.device_page[entries] = pages
         self._entry_at[pages] = entries
 
-    def filled(self, slot_class: int, entries: Int32Array, *, good: Int32Array) -> None:
+    def filled(self, slot_class: int, entries: Int64Array, *, good: Int64Array) -> None:
         """A copy has ended: of its entries those that are `good` are READY, used tail first, the others given up."""
         device = self._directory.device
         gone = device.state[entries] == State.GONE
@@ -159,12 +159,12 @@ class DeviceRoom:
         self._free(slot_class, lost)
         self.unpin(slot_class, entries[gone])
 
-    def pin(self, slot_class: int, entries: Int32Array) -> None:
+    def pin(self, slot_class: int, entries: Int64Array) -> None:
         """Shield READY blocks from eviction for one request."""
         self._directory.device.pin(entries)
         self._policies[slot_class].set_evictable(entries, False)
 
-    def unpin(self, slot_class: int, entries: Int32Array) -> None:
+    def unpin(self, slot_class: int, entries: Int64Array) -> None:
         """Undo one `pin`, or end the copy of a block that is GONE."""
         loose, gone = self._directory.device.unpin(entries)
         awaited = self._directory.next_use[loose] > 0
@@ -172,21 +172,21 @@ class DeviceRoom:
         self._policies[slot_class].set_evictable(loose[~awaited], True)
         self._free(slot_class, gone)
 
-    def await_use(self, slot_class: int, entries: Int32Array) -> None:
+    def await_use(self, slot_class: int, entries: Int64Array) -> None:
         """Blocks have come into the window: the policy alone does not evict them any more."""
         ready = entries[self._directory.device.state[entries] == State.READY]
         self._policies[slot_class].set_evictable(ready, False)
 
-    def release_use(self, slot_class: int, entries: Int32Array) -> None:
+    def release_use(self, slot_class: int, entries: Int64Array) -> None:
         """Blocks have left the window: the policy orders them again."""
         self._policies[slot_class].set_evictable(entries[self._directory.device.loose(entries)], True)
 
-    def touch(self, slot_class: int, entries: Int32Array) -> None:
+    def touch(self, slot_class: int, entries: Int64Array) -> None:
         """READY blocks of a prefix were used, tail first; others are passed over."""
         ready = entries[self._directory.device.state[entries] == State.READY]
         self._policies[slot_class].touch(ready[::-1])
 
-    def discard(self, slot_class: int, entries: Int32Array) -> None:
+    def discard(self, slot_class: int, entries: Int64Array) -> None:
         """Drop blocks in any state (delete, clear). The caller detaches those that become GONE, and releases all."""
         device = self._directory.device
         held = entries[device.state[entries] == State.READY]
@@ -200,7 +200,7 @@ class DeviceRoom:
         """Bytes of slots in use."""
         return sum(self._slots.used(slot_class) * nbytes for slot_class, nbytes in self._slot_nbytes.items())
 
-    def _evict(self, slot_class: int, entries: Int32Array) -> None:
+    def _evict(self, slot_class: int, entries: Int64Array) -> None:
         self._policies[slot_class].remove(entries)
         self._directory.device.evict(entries)
         self._metrics.add(Metric.EVICTED_BLOCKS, len(entries), TierName.DEVICE_POOL)
@@ -209,7 +209,7 @@ class DeviceRoom:
             self._directory.window.evicted(awaited)
         self._free(slot_class, entries)
 
-    def _free(self, slot_class: int, entries: Int32Array) -> None:
+    def _free(self, slot_class: int, entries: Int64Array) -> None:
         if len(entries):
             self._slots.give_back(slot_class, self._directory.device_page[entries])
             self._directory.release(entries)
@@ -233,7 +233,7 @@ class DeviceRoom:
         slab, donor = self._draining
         if slab in self._slots.draining:
             pages = self._slots.slots_of(slab)
-            entries = self._entry_at[pages]
+            entries = self._entry_at[pages].astype(np.int64)
             loose = self._directory.device.loose(entries) & (self._directory.device_page[entries] == pages)
             if np.count_nonzero(loose):
                 self._evict(donor, entries[loose][:_DRAIN_BLOCKS])

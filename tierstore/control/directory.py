@@ -23,7 +23,7 @@ from tierstore.types import Extents, TierName
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tierstore.types import Int32Array, Int64Array, UInt64Array
+    from tierstore.types import Int64Array, UInt64Array
 
 __all__ = ["AGAIN", "CHECKED", "PREFETCHED", "READ_BACK", "REWRITING", "UNREADABLE", "Directory"]
 
@@ -118,11 +118,11 @@ class Directory:
         """Entries that `add` can still give."""
         return self._numbers.room
 
-    def find(self, generation: int, keys: UInt64Array) -> Int32Array:
+    def find(self, generation: int, keys: UInt64Array) -> Int64Array:
         """Entries of uint64[n, 4] keys, -1 where a key is not held."""
         return self.index.find(generation, keys)
 
-    def add(self, generation: int, keys: UInt64Array) -> Int32Array:
+    def add(self, generation: int, keys: UInt64Array) -> Int64Array:
         """New entries, ABSENT everywhere, for distinct keys that are not held. Needs `room`."""
         entries = self._numbers.take(len(keys))
         self.index.insert(generation, keys, entries)
@@ -132,19 +132,19 @@ class Directory:
         self.window.meet(generation, keys, entries)
         return entries
 
-    def checksums(self, entries: Int32Array) -> Int64Array | None:
+    def checksums(self, entries: Int64Array) -> Int64Array | None:
         """int64[n]: what is said of each block's bytes in the host pool, -1 where nothing; None where of none."""
         checked = self.flags[entries] & CHECKED
         if not np.count_nonzero(checked):
             return None
         return np.where(checked > 0, self.host_checksum[entries], np.int64(-1))
 
-    def detach(self, entries: Int32Array) -> None:
+    def detach(self, entries: Int64Array) -> None:
         """Take held entries' keys away, so that no verb finds them any more."""
         self._forget_keys(entries)
         self._tie[entries] = _DETACHED
 
-    def _forget_keys(self, entries: Int32Array) -> None:
+    def _forget_keys(self, entries: Int64Array) -> None:
         self.index.remove(entries)
         next_use = self.next_use[entries]
         if np.count_nonzero(next_use):
@@ -154,7 +154,7 @@ class Directory:
                 own = awaited[generations == generation]
                 self.window.part(generation, self.index.keys[own], own)
 
-    def release(self, entries: Int32Array) -> None:
+    def release(self, entries: Int64Array) -> None:
         """Free those of the distinct entries that no tier holds anything of and that are not free yet."""
         ties = self._tie[entries]
         held = self.host.state[entries] | self.ssd.state[entries] | self.device.state[entries]
@@ -169,29 +169,29 @@ class Directory:
         self._tie[entries] = _FREE
         self._numbers.give_back(entries)
 
-    def only_in_host(self, entries: Int32Array) -> NDArray[np.bool_]:
+    def only_in_host(self, entries: Int64Array) -> NDArray[np.bool_]:
         """Which blocks, held in host memory, no other tier holds anything of."""
         alone: NDArray[np.bool_] = (self.ssd.state[entries] | self.device.state[entries]) == State.ABSENT
         return alone
 
-    def set_extents(self, entries: Int32Array, extents: Extents) -> None:
+    def set_extents(self, entries: Int64Array, extents: Extents) -> None:
         """Remember where blocks lie on SSD."""
         self.ssd_file[entries] = extents.file
         self.ssd_page[entries] = extents.page
         self.ssd_nbytes[entries] = extents.nbytes
         self.ssd_checksum[entries] = extents.checksum
 
-    def extents(self, entries: Int32Array) -> Extents:
+    def extents(self, entries: Int64Array) -> Extents:
         """Where blocks lie on SSD."""
         return Extents(
             self.ssd_file[entries], self.ssd_page[entries], self.ssd_nbytes[entries], self.ssd_checksum[entries]
         )
 
-    def held(self, start: int, stop: int) -> Int32Array:
+    def held(self, start: int, stop: int) -> Int64Array:
         """Entries in [start, stop) whose key is in the index."""
         span = slice(start, min(stop, self.high_water))
-        keyed: Int32Array = (self._tie[span] == _KEYED).nonzero()[0].astype(np.int32)
-        return keyed + np.int32(start)
+        keyed: Int64Array = (self._tie[span] == _KEYED).nonzero()[0]
+        return keyed + start
 
     def check(self) -> None:
         """Assert what must hold between any two calls: free entries are bare, held ones are found."""

@@ -21,7 +21,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 __all__ = ["Places", "State"]
 
@@ -52,39 +52,39 @@ class Places:
         """Entries in a state. Reads the whole column; for checks and gauges."""
         return int(np.count_nonzero(self.state == state))
 
-    def loose(self, entries: Int32Array) -> NDArray[np.bool_]:
+    def loose(self, entries: Int64Array) -> NDArray[np.bool_]:
         """Which entries are READY without a pin: only policy and window keep these from eviction."""
         loose: NDArray[np.bool_] = (self.state[entries] == State.READY) & (self.pins[entries] == 0)
         return loose
 
-    def _expect(self, entries: Int32Array, state: int, event: str) -> None:
+    def _expect(self, entries: Int64Array, state: int, event: str) -> None:
         states = self.state[entries]
         assert np.count_nonzero(states == state) == len(entries), (
             f"{event} needs {State.NAMES[state]}: entries {entries[states != state].tolist()[:8]} are "
             f"{[State.NAMES[other] for other in states[states != state].tolist()[:8]]}"
         )
 
-    def reserve(self, entries: Int32Array) -> None:
+    def reserve(self, entries: Int64Array) -> None:
         """ABSENT → FILLING."""
         self._expect(entries, State.ABSENT, "reserve")
         self.state[entries] = State.FILLING
 
-    def filled(self, entries: Int32Array) -> None:
+    def filled(self, entries: Int64Array) -> None:
         """FILLING → READY, unpinned."""
         self._expect(entries, State.FILLING, "filled")
         self.state[entries] = State.READY
 
-    def failed(self, entries: Int32Array) -> None:
+    def failed(self, entries: Int64Array) -> None:
         """FILLING → ABSENT."""
         self._expect(entries, State.FILLING, "failed")
         self.state[entries] = State.ABSENT
 
-    def pin(self, entries: Int32Array) -> None:
+    def pin(self, entries: Int64Array) -> None:
         """READY → READY with one pin more."""
         self._expect(entries, State.READY, "pin")
         self.pins[entries] += 1
 
-    def unpin(self, entries: Int32Array) -> tuple[Int32Array, Int32Array]:
+    def unpin(self, entries: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Take one pin off READY or GONE entries.
 
         Returns:
@@ -103,7 +103,7 @@ class Places:
         self.state[gone] = State.ABSENT
         return loose[states == State.READY], gone
 
-    def evict(self, entries: Int32Array) -> None:
+    def evict(self, entries: Int64Array) -> None:
         """READY without pins → ABSENT."""
         self._expect(entries, State.READY, "evict")
         assert not np.count_nonzero(self.pins[entries]), (
@@ -111,7 +111,7 @@ class Places:
         )
         self.state[entries] = State.ABSENT
 
-    def discard(self, entries: Int32Array) -> tuple[Int32Array, Int32Array]:
+    def discard(self, entries: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Drop entries in any state but GONE; the ABSENT among them are passed over.
 
         Returns:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request
     from tierstore.control.write_back import WriteBack
-    from tierstore.types import Int32Array, Int64Array, Plan, UInt8Array
+    from tierstore.types import Int64Array, Plan, UInt8Array
 
 __all__ = ["Gets"]
 
@@ -119,8 +119,8 @@ class Gets:
         request.ready[positions] = False
 
     def _shift(
-        self, slot_class: int, entries: Int32Array, ready: Int64Array, missing: Int64Array, pages: Int32Array
-    ) -> tuple[Int32Array, int]:
+        self, slot_class: int, entries: Int64Array, ready: Int64Array, missing: Int64Array, pages: Int64Array
+    ) -> tuple[Int64Array, int]:
         """Short of slots: let the last READY blocks of a prefix make room for its first ones, and end it before them.
 
         Returns:
@@ -139,7 +139,7 @@ class Gets:
         return pages, stop
 
     def _count_hits(
-        self, request: Request, entries: Int32Array, host: UInt8Array, ssd: UInt8Array, pooled: NDArray[np.bool_]
+        self, request: Request, entries: Int64Array, host: UInt8Array, ssd: UInt8Array, pooled: NDArray[np.bool_]
     ) -> None:
         """Count every block once, where it comes from; one under way to the host for the first time there."""
         metrics, block_tokens = self._mind.metrics, request.life.generation.layout.block_tokens
@@ -202,7 +202,7 @@ class Gets:
             self._stop_at(request, int(positions[outcomes != Outcome.OK].min()))
         self._advance(request, plan)
 
-    def _only_in_host(self, positions: Int64Array, entries: Int32Array) -> Int64Array:
+    def _only_in_host(self, positions: Int64Array, entries: Int64Array) -> Int64Array:
         """Blocks that are READY in host memory and nowhere on SSD: a use may have made them worth writing."""
         directory = self._mind.directory
         only: Int64Array = positions[
@@ -237,7 +237,7 @@ class Gets:
             mind.ssd.discard(lost[mind.directory.ssd.state[lost] == State.READY])
             mind.directory.release(entries)
 
-    def _unreadable(self, entries: Int32Array, outcomes: UInt8Array) -> NDArray[np.bool_]:
+    def _unreadable(self, entries: Int64Array, outcomes: UInt8Array) -> NDArray[np.bool_]:
         """Which blocks a disk that is well has not given for the second time; to be written again elsewhere."""
         flags, failed = self._mind.directory.flags, outcomes == Outcome.IO_ERROR
         again: NDArray[np.bool_] = failed & (flags[entries] & UNREADABLE > 0) & self._mind.health.reads_well

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tierstore.control.slabs import SlotAllocator
     from tierstore.metrics import Metrics
     from tierstore.policy.base import EvictionPolicy, NewPolicy
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 __all__ = ["HostRoom", "tick"]
 
@@ -75,7 +75,7 @@ class HostRoom:
             self._policies.append(self._new_policy(self._directory.capacity, self._directory.facts))
         return slot_class
 
-    def take(self, slot_class: int, count: int, *, cold_before: int | None = None, after_turn: int = 0) -> Int32Array:
+    def take(self, slot_class: int, count: int, *, cold_before: int | None = None, after_turn: int = 0) -> Int64Array:
         """Up to `count` slots, evicting where none are free.
 
         Args:
@@ -85,7 +85,7 @@ class HostRoom:
             after_turn: Of the window evict only blocks whose turn comes later than this.
 
         Returns:
-            int32[k] pool pages, k <= count.
+            int64[k] pool pages, k <= count.
         """
         pages = self.slots.take(slot_class, count)
         self.num_changes += count
@@ -109,7 +109,7 @@ class HostRoom:
                 self._begin_drain(slot_class)
         return pages
 
-    def evict(self, slot_class: int, entries: Int32Array) -> None:
+    def evict(self, slot_class: int, entries: Int64Array) -> None:
         """READY and unpinned → ABSENT; the slots are free, entries that SSD does not hold are forgotten."""
         directory = self._directory
         self._policies[slot_class].remove(entries)
@@ -128,21 +128,21 @@ class HostRoom:
         if len(alone):
             self.evict(slot_class, alone)
 
-    def next_victims(self, slot_class: int, count: int) -> Int32Array:
+    def next_victims(self, slot_class: int, count: int) -> Int64Array:
         """Up to `count` blocks that would leave first by age."""
         policy = self._policies[slot_class]
         victims = policy.victims(min(count, policy.num_evictable))
         assert victims is not None
         return victims
 
-    def occupy(self, entries: Int32Array, pages: Int32Array) -> None:
+    def occupy(self, entries: Int64Array, pages: Int64Array) -> None:
         """ABSENT → FILLING, in slots just taken."""
         self._directory.host.reserve(entries)
         self._directory.host_page[entries] = pages
         self._directory.flags[entries] &= ~CHECKED
         self._entry_at[pages] = entries
 
-    def ready(self, slot_class: int, entries: Int32Array, now: float) -> None:
+    def ready(self, slot_class: int, entries: Int64Array, now: float) -> None:
         """FILLING → READY; given in prefix order, used tail first."""
         self._directory.host.filled(entries)
         self._directory.last_use[entries] = tick(now)
@@ -154,17 +154,17 @@ class HostRoom:
             self._policies[slot_class].set_evictable(awaited, False)
             self._directory.window.offer(awaited)
 
-    def failed(self, slot_class: int, entries: Int32Array) -> None:
+    def failed(self, slot_class: int, entries: Int64Array) -> None:
         """FILLING → ABSENT; the slots are free. The caller releases the entries."""
         self._directory.host.failed(entries)
         self.slots.give_back(slot_class, self._directory.host_page[entries])
 
-    def pin(self, slot_class: int, entries: Int32Array) -> None:
+    def pin(self, slot_class: int, entries: Int64Array) -> None:
         """Shield READY blocks from eviction for one job, request or lease."""
         self._directory.host.pin(entries)
         self._policies[slot_class].set_evictable(entries, False)
 
-    def unpin(self, slot_class: int, entries: Int32Array) -> None:
+    def unpin(self, slot_class: int, entries: Int64Array) -> None:
         """Undo one `pin`, or end the copy of a block that is GONE."""
         loose, gone = self._directory.host.unpin(entries)
         if len(loose):
@@ -172,7 +172,7 @@ class HostRoom:
         if len(gone):
             self._free(slot_class, gone)
 
-    def _offer(self, slot_class: int, loose: Int32Array) -> None:
+    def _offer(self, slot_class: int, loose: Int64Array) -> None:
         """Let READY blocks without a pin be evicted: by age, or as the window says."""
         next_use = self._directory.next_use[loose]
         if np.count_nonzero(next_use):
@@ -180,16 +180,16 @@ class HostRoom:
             loose = loose[next_use == 0]
         self._policies[slot_class].set_evictable(loose, True)
 
-    def await_use(self, slot_class: int, entries: Int32Array) -> None:
+    def await_use(self, slot_class: int, entries: Int64Array) -> None:
         """Blocks have come into the window: age alone does not evict them any more."""
         ready = entries[self._directory.host.state[entries] == State.READY]
         self._policies[slot_class].set_evictable(ready, False)
 
-    def release_use(self, slot_class: int, entries: Int32Array) -> None:
+    def release_use(self, slot_class: int, entries: Int64Array) -> None:
         """Blocks have left the window: their age counts again."""
         self._policies[slot_class].set_evictable(entries[self._directory.host.loose(entries)], True)
 
-    def touch(self, slot_class: int, entries: Int32Array, now: float, *, used: bool = True) -> None:
+    def touch(self, slot_class: int, entries: Int64Array, now: float, *, used: bool = True) -> None:
         """Make READY blocks, given in prefix order, the youngest, tail first; others are passed over.
 
         Without `used` they only come to stand above their children.
@@ -201,7 +201,7 @@ class HostRoom:
         directory.last_use[entries] = tick(now)
         self._policies[slot_class].touch(entries[::-1], used=used)
 
-    def discard(self, slot_class: int, entries: Int32Array) -> None:
+    def discard(self, slot_class: int, entries: Int64Array) -> None:
         """Drop blocks in any state (delete, clear). The caller detaches those that become GONE."""
         directory = self._directory
         held = entries[directory.host.state[entries] == State.READY]
@@ -212,7 +212,7 @@ class HostRoom:
         if len(freed):
             self.slots.give_back(slot_class, directory.host_page[freed])
 
-    def _free(self, slot_class: int, entries: Int32Array) -> None:
+    def _free(self, slot_class: int, entries: Int64Array) -> None:
         self.slots.give_back(slot_class, self._directory.host_page[entries])
         self._directory.release(entries)
 
@@ -267,7 +267,7 @@ class HostRoom:
         slab, donor = self._draining
         if slab in self.slots.draining:
             directory, pages = self._directory, self.slots.slots_of(slab)
-            entries = self._entry_at[pages]
+            entries = self._entry_at[pages].astype(np.int64)
             loose = directory.host.loose(entries) & (directory.host_page[entries] == pages)
             victims = entries[loose][:_DRAIN_BLOCKS]
             if len(victims):

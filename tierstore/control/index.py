@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tierstore.types import Int32Array, Int64Array, UInt64Array
+    from tierstore.types import Int64Array, UInt64Array
 
 __all__ = ["HashIndex", "as_keys", "identity_prefixes"]
 
@@ -61,24 +61,25 @@ class HashIndex:
         mixed >>= self._shift
         return mixed.view(np.int64)
 
-    def find(self, generation: int, keys: UInt64Array) -> Int32Array:
+    def find(self, generation: int, keys: UInt64Array) -> Int64Array:
         """Entries of uint64[n, 4] keys, -1 where a key is not held."""
-        found = np.full(len(keys), -1, np.int32)
+        found = np.full(len(keys), -1, np.int64)
         link = self._heads.take(self._buckets(generation, keys))
         pending = link.nonzero()[0]
-        entry = link.take(pending) - 1
+        entry = link.take(pending).astype(np.int64) - 1
         wanted = keys.take(pending, axis=0)
         while len(pending) > _SCALAR_BELOW:
             same = self.hold(generation, wanted, entry)
             found[pending[same]] = entry[same]
             link = self._next.take(entry)
             deeper = (~same & (link != 0)).nonzero()[0]
-            pending, wanted, entry = pending.take(deeper), wanted.take(deeper, axis=0), link.take(deeper) - 1
+            pending, wanted = pending.take(deeper), wanted.take(deeper, axis=0)
+            entry = link.take(deeper).astype(np.int64) - 1
         for position, first in zip(pending.tolist(), entry.tolist(), strict=True):
             found[position] = self._walk(generation, keys[position], first)
         return found
 
-    def hold(self, generation: int, keys: UInt64Array, entries: Int32Array) -> NDArray[np.bool_]:
+    def hold(self, generation: int, keys: UInt64Array, entries: Int64Array) -> NDArray[np.bool_]:
         """Which entries hold the key of the same place: four equal words are four bytes of one."""
         same: NDArray[np.bool_] = (self.keys.take(entries, axis=0) == keys).view(np.uint32)[:, 0] == _FOUR_TRUE
         same &= self.generation.take(entries) == generation
@@ -92,12 +93,12 @@ class HashIndex:
             entry = self._next_view[entry] - 1
         return -1
 
-    def insert(self, generation: int, keys: UInt64Array, entries: Int32Array) -> None:
+    def insert(self, generation: int, keys: UInt64Array, entries: Int64Array) -> None:
         """Give distinct keys that are not held to free entries."""
         self.keys[entries] = keys
         self.generation[entries] = generation
         buckets = self._buckets(generation, keys)
-        links = entries + np.int32(1)
+        links = entries + 1
         self._next[entries] = self._heads[buckets]
         self._heads[buckets] = links
         # Of several keys in one bucket only the last has become its head; chain the others one by one.
@@ -107,7 +108,7 @@ class HashIndex:
             chain[link - 1] = heads[bucket]
             heads[bucket] = link
 
-    def remove(self, entries: Int32Array) -> None:
+    def remove(self, entries: Int64Array) -> None:
         """Take held entries' keys out."""
         buckets = self._buckets(self.generation.take(entries), self.keys.take(entries, axis=0))
         heads, chain = self._heads_view, self._next_view

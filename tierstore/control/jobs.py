@@ -15,7 +15,7 @@ from tierstore.types import CopyJob, JobId, Outcome, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.requests import Request
-    from tierstore.types import Int32Array, Int64Array, Job, UInt8Array, UInt32Array
+    from tierstore.types import Int64Array, Job, UInt8Array, UInt32Array
 
 __all__ = ["JobRecord", "JobTable"]
 
@@ -42,7 +42,7 @@ class JobRecord:
     checksums: UInt32Array | None = None
     retry: bool = False
 
-    def losses(self, entries: Int32Array) -> UInt8Array:
+    def losses(self, entries: Int64Array) -> UInt8Array:
         """Why some of its blocks, named by entry, are not there: CANCELLED for one that was deleted meanwhile."""
         assert isinstance(self.job, CopyJob) and self.outcomes is not None, f"job {self.job.job_id} has not ended"
         by_entry = dict(zip(self.job.entries.tolist(), self.outcomes.tolist(), strict=True))
@@ -69,13 +69,13 @@ class JobTable:
         self._last_id += 1
         return JobId(self._last_id)
 
-    def open(self, record: JobRecord, fills: TierName | None = None, entries: Int32Array | None = None) -> None:
+    def open(self, record: JobRecord, fills: TierName | None = None, entries: Int64Array | None = None) -> None:
         """Enter a job; `entries` are FILLING in `fills` until it is closed."""
         self._records[record.job.job_id] = record
         if fills is not None and entries is not None:
             self._filling[fills].update(dict.fromkeys(entries.tolist(), record.job.job_id))
 
-    def close(self, job_id: JobId, fills: TierName | None = None, entries: Int32Array | None = None) -> JobRecord:
+    def close(self, job_id: JobId, fills: TierName | None = None, entries: Int64Array | None = None) -> JobRecord:
         """Take a job out that has ended."""
         record = self._records.pop(job_id)
         if fills is not None and entries is not None:
@@ -97,7 +97,7 @@ class JobTable:
         copies = (record.job for record in self._records.values() if isinstance(record.job, CopyJob))
         return sum((job.src, job.dst) == (src, dst) for job in copies)
 
-    def join(self, tier: TierName, entries: Int32Array, request: Request, positions: Int64Array) -> list[JobId]:
+    def join(self, tier: TierName, entries: Int64Array, request: Request, positions: Int64Array) -> list[JobId]:
         """Make a request wait for whatever fills these entries in `tier`; returns the jobs joined."""
         filling = self._filling[tier]
         job_ids = np.array([filling[entry] for entry in entries.tolist()], np.int64)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request, RequestTable
     from tierstore.control.upkeep import Upkeep
-    from tierstore.types import Int32Array, Plan
+    from tierstore.types import Int64Array, Plan
 
 __all__ = ["Lending"]
 
@@ -92,13 +92,13 @@ class Lending:
     def check(self, requests: RequestTable) -> None:
         """Assert that the account is right."""
         loans = [request.lent for request in requests.all()]
-        lent, counts = np.unique(np.concatenate([np.empty(0, np.int32), *loans]), return_counts=True)
+        lent, counts = np.unique(np.concatenate([np.empty(0, np.int64), *loans]), return_counts=True)
         assert np.array_equal(self._num_loans[lent], counts), "entries are lent more or less often than is counted"
         assert np.count_nonzero(self._num_loans) == len(lent), "entries count as lent that no request has"
         nbytes = int(self._num_pages[lent].sum()) * PAGE_NBYTES
         assert self.lent_nbytes == nbytes, f"{self.lent_nbytes} bytes count as lent, {nbytes} are"
 
-    def _lend(self, request: Request, entries: Int32Array) -> None:
+    def _lend(self, request: Request, entries: Int64Array) -> None:
         assert (entries >= 0).all(), "blocks are lent that have no entry"
         new = entries[self._num_loans[entries] == 0]
         self._num_loans[entries] += 1

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tierstore.control.ssd_health import SsdHealth
     from tierstore.control.ssd_room import SsdRoom
     from tierstore.metrics import Metrics
-    from tierstore.types import Generation, Int32Array, JobId, UInt8Array
+    from tierstore.types import Generation, Int64Array, JobId, UInt8Array
 
     BoolArray: TypeAlias = NDArray[np.bool_]
 
@@ -96,13 +96,13 @@ class Mind:
         if self.device is not None:
             yield self.device, TierName.DEVICE_POOL
 
-    def states(self, entries: Int32Array) -> tuple[UInt8Array, UInt8Array]:
+    def states(self, entries: Int64Array) -> tuple[UInt8Array, UInt8Array]:
         """Host and SSD state of each entry; ABSENT where the entry is -1."""
         host, ssd = self.in_host(entries), self.directory.ssd.state[entries]
         ssd[entries < 0] = State.ABSENT
         return host, ssd
 
-    def in_host(self, entries: Int32Array) -> UInt8Array:
+    def in_host(self, entries: Int64Array) -> UInt8Array:
         """Host state of each entry; ABSENT where the entry is -1."""
         host = self.directory.host.state[entries]
         host[entries < 0] = State.ABSENT
@@ -114,20 +114,20 @@ class Mind:
         slot_class = self.host.open_class(slot_nbytes)
         return Life(generation, slot_class, generation.layout.block_nbytes, device_class)
 
-    def in_device_pool(self, entries: Int32Array) -> BoolArray:
+    def in_device_pool(self, entries: Int64Array) -> BoolArray:
         """Which blocks are READY in the device pool; not where the entry is -1."""
         if self.device is None:
             return np.zeros(len(entries), np.bool_)
         there: BoolArray = (self.directory.device.state[entries] == State.READY) & (entries >= 0)
         return there
 
-    def near(self, entries: Int32Array) -> tuple[UInt8Array, UInt8Array]:
+    def near(self, entries: Int64Array) -> tuple[UInt8Array, UInt8Array]:
         """As `states`, but READY in the first also where the device pool holds a block: it need not come nearer."""
         host, ssd = self.states(entries)
         host[self.in_device_pool(entries)] = State.READY
         return host, ssd
 
-    def usable(self, entries: Int32Array, host: UInt8Array, ssd: UInt8Array) -> BoolArray:
+    def usable(self, entries: Int64Array, host: UInt8Array, ssd: UInt8Array) -> BoolArray:
         """Which blocks may be counted on: held, promised, or to be read from an SSD that is on."""
         if self.health.reads_on:
             usable: BoolArray = (host == State.READY) | (host == State.FILLING) | (ssd == State.READY)
@@ -137,7 +137,7 @@ class Mind:
             usable[filling] = ~self.stuck(entries[filling])
         return usable
 
-    def stuck(self, entries: Int32Array) -> BoolArray:
+    def stuck(self, entries: Int64Array) -> BoolArray:
         """Which blocks that are FILLING in host memory wait for a read from an SSD that is off."""
         stuck: BoolArray = np.zeros(len(entries), np.bool_)
         if not self.health.reads_on:

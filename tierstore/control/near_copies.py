@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request
-    from tierstore.types import Int32Array, Int64Array, Plan, UInt8Array
+    from tierstore.types import Int64Array, Plan, UInt8Array
 
 __all__ = ["brought_back", "coming_near", "keep_near", "kept_near", "slots_near"]
 
@@ -48,7 +48,7 @@ def keep_near(mind: Mind, request: Request, positions: Int64Array, plan: Plan, n
         copy_pages(mind, request, positions, load=False, plan=plan, pool=TierName.DEVICE_POOL)
 
 
-def _take(mind: Mind, room: DeviceRoom, request: Request, positions: Int64Array) -> tuple[Int64Array, Int32Array]:
+def _take(mind: Mind, room: DeviceRoom, request: Request, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Slots for as many of these blocks as there are, and which: those first that waiting requests need.
 
     A block takes none from one that they need sooner, or at all where none needs it itself.
@@ -73,7 +73,7 @@ def kept_near(mind: Mind, record: JobRecord, outcomes: UInt8Array, plan: Plan, n
     request.story.arrived(request, np.empty(0, np.int64), record, plan, now)
 
 
-def coming_near(mind: Mind, request: Request, entries: Int32Array) -> NDArray[np.bool_]:
+def coming_near(mind: Mind, request: Request, entries: Int64Array) -> NDArray[np.bool_]:
     """Which of a get's blocks are on their way from SSD into the device pool, where it can take them from."""
     coming: NDArray[np.bool_] = np.zeros(len(entries), np.bool_)
     if mind.device is not None and mind.limits.direct_reads and request.far is TierName.DEVICE:
@@ -84,7 +84,7 @@ def coming_near(mind: Mind, request: Request, entries: Int32Array) -> NDArray[np
     return coming
 
 
-def slots_near(mind: Mind, request: Request, entries: Int32Array, held: Int32Array) -> Int32Array | None:
+def slots_near(mind: Mind, request: Request, entries: Int64Array, held: Int64Array) -> Int64Array | None:
     """Slots of the device pool for all of these blocks, to be read from SSD straight into them; None where not.
 
     One whose last read has failed goes by way of host memory, which asks less of the machine.
@@ -92,8 +92,8 @@ def slots_near(mind: Mind, request: Request, entries: Int32Array, held: Int32Arr
     Args:
         mind: Shared with the stories.
         request: A get.
-        entries: int32[n] of what it misses.
-        held: int32[k] of what it will take from the device pool, and must not lose to these.
+        entries: int64[n] of what it misses.
+        held: int64[k] of what it will take from the device pool, and must not lose to these.
     """
     directory, device_class = mind.directory, request.life.device_class
     if mind.device is None or not mind.limits.direct_reads or request.far is not TierName.DEVICE:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tierstore.control.copies import read_blocks
 from tierstore.control.entry import State
 from tierstore.control.host_room import tick
@@ -88,7 +86,7 @@ class Prefetches:
         request.entries[lo : lo + run] = entries[:run]
         request.frontier = lo + run
         if len(missing):
-            mind.host.occupy(entries[missing], pages.astype(np.int32, copy=False))
+            mind.host.occupy(entries[missing], pages)
             mind.host.prefetched.inflight_nbytes += len(missing) * life.block_nbytes
             read_blocks(mind, request, lo + missing, TierName.HOST, plan, priority=Priority.PREFETCH)
         filling = (host[:run] == State.FILLING).nonzero()[0]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tierstore.control.directory import Directory
     from tierstore.metrics import Metrics
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 __all__ = ["Prefetched"]
 
@@ -49,24 +49,24 @@ class Prefetched:
         """Of blocks that have come and that no get has used."""
         return sum(count * self._slot_nbytes[slot_class] for slot_class, count in self._unused.items())
 
-    def came(self, slot_class: int, entries: Int32Array) -> None:
+    def came(self, slot_class: int, entries: Int64Array) -> None:
         """Blocks are READY that were read ahead."""
         self._directory.flags[entries] |= PREFETCHED
         self._unused[slot_class] += len(entries)
 
-    def used(self, slot_class: int, entries: Int32Array) -> None:
+    def used(self, slot_class: int, entries: Int64Array) -> None:
         """A get uses blocks."""
         self._end(slot_class, entries, "useful")
 
-    def evicted(self, slot_class: int, entries: Int32Array) -> None:
+    def evicted(self, slot_class: int, entries: Int64Array) -> None:
         """Blocks leave to make room."""
         self._end(slot_class, entries, "wasted")
 
-    def dropped(self, slot_class: int, entries: Int32Array) -> None:
+    def dropped(self, slot_class: int, entries: Int64Array) -> None:
         """Blocks are deleted or found corrupt: nobody was wrong to read them."""
         self._end(slot_class, entries, None)
 
-    def _end(self, slot_class: int, entries: Int32Array, fate: str | None) -> None:
+    def _end(self, slot_class: int, entries: Int64Array, fate: str | None) -> None:
         if not self._unused[slot_class]:
             return
         flags = self._directory.flags[entries]

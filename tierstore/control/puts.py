@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request
     from tierstore.control.write_back import WriteBack
-    from tierstore.types import Int32Array, Int64Array, Plan, UInt8Array
+    from tierstore.types import Int64Array, Plan, UInt8Array
 
 __all__ = ["Puts"]
 
@@ -95,7 +95,7 @@ class Puts:
         self._release(request)
         self._settle(request, plan)
 
-    def _take(self, request: Request, entries: Int32Array, missing: Int64Array) -> Int64Array:
+    def _take(self, request: Request, entries: Int64Array, missing: Int64Array) -> Int64Array:
         """Slots and entries for the leading part of the missing blocks; REJECTED for the rest."""
         mind, lo, life = self._mind, request.opened, request.life
         if not len(missing):
@@ -121,7 +121,7 @@ class Puts:
         mind.host.occupy(entries[missing], pages)
         return missing
 
-    def _slots(self, request: Request, positions: Int64Array) -> Int32Array:
+    def _slots(self, request: Request, positions: Int64Array) -> Int64Array:
         """Slots for the leading part of these blocks.
 
         Where no SSD lies behind the pool, a block takes none from a block that waiting requests need sooner, or at

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tierstore.control.jobs import JobRecord
-    from tierstore.types import Generation, Int32Array, Int64Array, Plan, UInt8Array, UInt64Array
+    from tierstore.types import Generation, Int64Array, Plan, UInt8Array, UInt64Array
 
 __all__ = ["FAR", "UNASKED", "Life", "Request", "RequestTable", "Story", "Unasked", "leading_run", "new_request"]
 
@@ -78,7 +78,7 @@ class Request:
         parents: uint8[n, 32]; the predecessor of each block in the chain.
         deadline: On the caller's clock; infinity where there is none.
         durable: A put that must reach the disk.
-        entries: int32[n]; -1 where not known (yet).
+        entries: int64[n]; -1 where not known (yet).
         outcomes: uint8[n] of `Outcome`.
         ready: bool[n]; the host copy is pinned for this request: to be loaded, or until all of a put is planned.
         pooled: bool[n]; of the READY ones: the copy in the device pool is pinned instead.
@@ -93,7 +93,7 @@ class Request:
         done: Resolved; what arrives later is of no interest.
         in_pieces: Its blocks came to the host pool, or were used, in more than one batch.
         far: Where the caller's memory is.
-        lent: int32[k]; entries whose host slots count as lent until it has ended.
+        lent: int64[k]; entries whose host slots count as lent until it has ended.
         depth: Blocks before its first one in their chain, as far as they are known; -1 where nobody has looked.
         priority: Of a prefetch: one with a higher number goes first.
     """
@@ -105,7 +105,7 @@ class Request:
     parents: UInt8Array
     deadline: float
     durable: bool
-    entries: Int32Array
+    entries: Int64Array
     outcomes: UInt8Array
     ready: NDArray[np.bool_]
     pooled: NDArray[np.bool_]
@@ -120,7 +120,7 @@ class Request:
     done: bool = False
     in_pieces: bool = False
     far: TierName = TierName.DEVICE
-    lent: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
+    lent: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     depth: int = -1
     priority: int = 0
 
@@ -184,7 +184,7 @@ def new_request(
         parents=hashes,
         deadline=deadline,
         durable=False,
-        entries=np.full(count, -1, np.int32),
+        entries=np.full(count, -1, np.int64),
         outcomes=np.full(count, Outcome.MISS.value, np.uint8),
         ready=np.zeros(count, np.bool_),
         pooled=np.zeros(count, np.bool_),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tierstore.control.puts import Puts
     from tierstore.control.upkeep import Upkeep
     from tierstore.control.write_back import WriteBack
-    from tierstore.types import CopyResult, Int32Array, Plan
+    from tierstore.types import CopyResult, Int64Array, Plan
 
 __all__ = ["Results"]
 
@@ -62,7 +62,7 @@ class Results:
             self._write_back.written(record, job, result, plan, now)
             self._spoilt(record, job.entries[result.outcomes == Outcome.CORRUPT])
 
-    def _spoilt(self, record: JobRecord, entries: Int32Array) -> None:
+    def _spoilt(self, record: JobRecord, entries: Int64Array) -> None:
         """Blocks in the host pool that are not what whoever filled their slots says: nobody gets them any more."""
         entries = entries[self._mind.directory.host.state[entries] == State.READY]
         if len(entries):

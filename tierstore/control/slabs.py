@@ -1,8 +1,8 @@
 """Which places of the host pool are free. Pure: numbers only, never the memory itself.
 
 The pool is cut into slabs; a slab belongs to one class of slot size, or to none yet. The planner takes
-slots, gives them back, and drains a slab of one class to hand it to another. Places are int32 page
-numbers (offset / `PAGE_NBYTES`), in every array here.
+slots, gives them back, and drains a slab of one class to hand it to another. Places are int64 page
+numbers (offset / `PAGE_NBYTES`), in every array here but the columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tierstore.errors import ConfigError
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
-    from tierstore.types import Int32Array, UInt32Array
+    from tierstore.types import Int32Array, Int64Array, UInt32Array
 
 __all__ = ["SLABS_MIN", "SLAB_SLOTS_MIN", "SlotAllocator", "auto_slab_nbytes"]
 
@@ -56,21 +56,21 @@ class _SlotClass:
         return len(self._column) - self._first
 
     @property
-    def free_pages(self) -> Int32Array:
-        return self._column[self._first :]
+    def free_pages(self) -> Int64Array:
+        return self._column[self._first :].astype(np.int64)
 
-    def add(self, pages: Int32Array) -> None:
+    def add(self, pages: Int64Array) -> None:
         first = self._first - len(pages)
         self._column[first : self._first] = pages
         self._first = first
         self._column[first : first + max(len(pages), _SORTED_SLOTS)].sort(kind="stable")  # merges what is in order
 
-    def take(self, count: int) -> Int32Array:
+    def take(self, count: int) -> Int64Array:
         first = self._first
         self._first = min(first + count, len(self._column))
-        return self._column[first : self._first].copy()
+        return self._column[first : self._first].astype(np.int64)
 
-    def keep(self, kept: Int32Array) -> None:
+    def keep(self, kept: Int64Array) -> None:
         self._first = len(self._column) - len(kept)
         self._column[self._first :] = kept
 
@@ -146,7 +146,7 @@ class SlotAllocator:
         self._class_of_nbytes[slot_nbytes] = len(self._classes) - 1
         return self._class_of_nbytes[slot_nbytes]
 
-    def take(self, slot_class: int, count: int) -> Int32Array:
+    def take(self, slot_class: int, count: int) -> Int64Array:
         """Up to `count` slots, now used, ascending; unclaimed slabs are claimed where the class's own run out."""
         own = self._classes[slot_class]
         parts = [own.take(count)]
@@ -164,9 +164,9 @@ class SlotAllocator:
         own.num_used += len(pages)
         return pages
 
-    def give_back(self, slot_class: int, pages: Int32Array) -> None:
+    def give_back(self, slot_class: int, pages: Int32Array | Int64Array) -> None:
         """Return used slots, in any order. Hands a draining slab over when its last one comes."""
-        pages = np.sort(pages)
+        pages = np.sort(pages).astype(np.int64)
         slabs = self.slab_of(pages)
         count = np.count_nonzero
         assert count(self._is_used[pages]) == len(pages), f"not in use: {pages[~self._is_used[pages]]}"
@@ -239,17 +239,18 @@ class SlotAllocator:
         slabs = np.flatnonzero(self._next_owner != _NOBODY)
         return dict(zip(slabs.tolist(), self._next_owner[slabs].tolist(), strict=True))
 
-    def slab_of(self, pages: Int32Array) -> Int32Array:
+    def slab_of(self, pages: Int32Array | Int64Array) -> Int64Array:
         """The slab of each place."""
-        return pages // np.int32(self._slab_pages)
+        slabs: Int64Array = pages // np.int64(self._slab_pages)
+        return slabs
 
-    def slots_of(self, slab: int) -> Int32Array:
+    def slots_of(self, slab: int) -> Int64Array:
         """Every slot of a claimed slab, used or not, ascending."""
         slot_class = int(self._owner[slab])
         assert slot_class != _NOBODY, f"slab {slab} is not claimed"
         own = self._classes[slot_class]
         first = slab * self._slab_pages
-        return np.arange(first, first + own.slab_slots * own.slot_pages, own.slot_pages, dtype=np.int32)
+        return np.arange(first, first + own.slab_slots * own.slot_pages, own.slot_pages)
 
     def check(self) -> None:
         """Assert that free + used + withheld is every slot of every claimed slab, and that none is there twice."""
@@ -263,7 +264,7 @@ class SlotAllocator:
         for slot_class, own in enumerate(self._classes):
             owned = self._owner == slot_class
             serving = np.flatnonzero(owned & ~draining).tolist()
-            slots = np.concatenate([np.empty(0, np.int32), *map(self.slots_of, serving)])
+            slots = np.concatenate([np.empty(0, np.int64), *map(self.slots_of, serving)])
             free = slots[~self._is_used[slots]]
             assert np.array_equal(np.sort(own.free_pages), free), f"class {slot_class} lists as free what is not"
             assert own.num_used == self._used[owned].sum(), f"class {slot_class} counts {own.num_used} used slots"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tierstore.control.directory import Directory
     from tierstore.metrics import Metrics
-    from tierstore.types import Extents, Int32Array
+    from tierstore.types import Extents, Int32Array, Int64Array
 
 __all__ = ["SsdRoom"]
 
@@ -88,22 +88,22 @@ class SsdRoom:
         self.kept_as_it_is = False
         self._metrics = metrics
 
-    def reserve(self, entries: Int32Array) -> None:
+    def reserve(self, entries: Int64Array) -> None:
         """ABSENT → FILLING: a write is promised. A copy that may not last is given up for it."""
         self.discard(entries[self._directory.ssd.state[entries] == State.READY])
         self._directory.ssd.reserve(entries)
 
-    def written(self, entries: Int32Array, extents: Extents) -> None:
+    def written(self, entries: Int64Array, extents: Extents) -> None:
         """FILLING → READY where the write put them."""
         self._directory.ssd.filled(entries)
         self._directory.flags[entries] &= ~(READ_BACK | UNREADABLE)
         self._place(entries, extents)
 
-    def moved(self, entries: Int32Array, extents: Extents) -> None:
+    def moved(self, entries: Int64Array, extents: Extents) -> None:
         """READY stays READY, in another file."""
         self._place(entries, extents)
 
-    def _place(self, entries: Int32Array, extents: Extents) -> None:
+    def _place(self, entries: Int64Array, extents: Extents) -> None:
         """Enter blocks in the ledger. The caller releases the entries."""
         self._refused = False
         self._directory.set_extents(entries, extents)
@@ -114,7 +114,7 @@ class SsdRoom:
             if ledger.leaving:  # written before the file's discard was planned, answered after
                 self.forget(own)
                 continue
-            ledger.batches.append(own)
+            ledger.batches.append(own.astype(np.int32))
             ledger.num_blocks += len(own)
 
     def adopt_files(self, files: list[int]) -> None:
@@ -130,14 +130,14 @@ class SsdRoom:
         """Know files that a sync could not make durable. What is in them is served, and counts as not written yet."""
         self._in_doubt.update(file for file in files if file in self._files)
 
-    def lasting(self, entries: Int32Array) -> NDArray[np.bool_]:
+    def lasting(self, entries: Int64Array) -> NDArray[np.bool_]:
         """Which blocks are READY, and not in a file in doubt. Of entry -1 there is none."""
         there: NDArray[np.bool_] = (entries >= 0) & (self._directory.ssd.state[entries] == State.READY)
         if self._in_doubt:
             there &= ~np.isin(self._directory.ssd_file[entries], list(self._in_doubt))
         return there
 
-    def wanting(self, entries: Int32Array) -> NDArray[np.bool_]:
+    def wanting(self, entries: Int64Array) -> NDArray[np.bool_]:
         """Which blocks may be written: those that are not there, or may not last and nothing reads just now."""
         ssd = self._directory.ssd
         state = ssd.state[entries]
@@ -146,32 +146,32 @@ class SsdRoom:
             wanting |= (state == State.READY) & (ssd.pins[entries] == 0) & ~self.lasting(entries)
         return wanting
 
-    def failed(self, entries: Int32Array) -> None:
+    def failed(self, entries: Int64Array) -> None:
         """FILLING → ABSENT. The caller releases the entries."""
         self._directory.ssd.failed(entries)
 
-    def pin(self, entries: Int32Array) -> None:
+    def pin(self, entries: Int64Array) -> None:
         """Hold READY blocks, and the files they lie in, for a read or a rewrite."""
         self._directory.ssd.pin(entries)
         for file in self._directory.ssd_file[entries].tolist():
             self._files[file].readers += 1
 
-    def unpin(self, entries: Int32Array, files: Int32Array) -> None:
+    def unpin(self, entries: Int64Array, files: Int32Array) -> None:
         """End what `pin` began; `files` are those that the blocks lay in then. The caller releases the entries."""
         self._directory.ssd.unpin(entries)
         for file in files.tolist():
             self._files[file].readers -= 1
 
-    def end_rewrite(self, entries: Int32Array, files: Int32Array) -> None:
+    def end_rewrite(self, entries: Int64Array, files: Int32Array) -> None:
         """End what `reclaim` and `pin` began for warm blocks, however their rewrite ended."""
         self._directory.flags[entries] &= ~REWRITING
         self.unpin(entries, files)
 
-    def drop_write(self, entries: Int32Array) -> None:
+    def drop_write(self, entries: Int64Array) -> None:
         """End the write of blocks that are GONE. The caller releases the entries."""
         self._directory.ssd.unpin(entries)
 
-    def discard(self, entries: Int32Array) -> None:
+    def discard(self, entries: Int64Array) -> None:
         """Drop blocks in any state; their bytes stay until the file goes. The caller releases the entries."""
         directory = self._directory
         state = directory.ssd.state[entries]
@@ -182,12 +182,12 @@ class SsdRoom:
         self._metrics.add(Metric.SSD_WRITTEN_BLOCKS, int(unread), "wasted")
         directory.ssd.discard(entries[state != State.GONE])
 
-    def forget(self, entries: Int32Array) -> None:
+    def forget(self, entries: Int64Array) -> None:
         """Drop READY blocks that are not kept as their file goes. The caller releases the entries."""
         self._metrics.add(Metric.EVICTED_BLOCKS, len(entries), TierName.SSD)
         self.discard(entries)
 
-    def count_read(self, entries: Int32Array) -> None:
+    def count_read(self, entries: Int64Array) -> None:
         """Count writes that a read has made worth their while."""
         flags = self._directory.flags[entries]
         if np.count_nonzero(flags & (READ_BACK | UNREADABLE) == READ_BACK) < len(entries):
@@ -211,7 +211,7 @@ class SsdRoom:
             return self.reclaiming
         return bool(self._files[self._leaving].batches)
 
-    def reclaim(self) -> Int32Array:
+    def reclaim(self) -> Int64Array:
         """Look at a bounded number of the leaving file's blocks: forget the cold ones.
 
         Returns:
@@ -229,7 +229,7 @@ class SsdRoom:
                 batch = batch[:budget]
             budget -= len(batch)
             looked_at.append(batch)
-        entries = np.unique(np.concatenate(looked_at))
+        entries = np.unique(np.concatenate(looked_at)).astype(np.int64)
         here = (directory.ssd.state[entries] == State.READY) & (directory.ssd_file[entries] == file)
         live = entries[here & (directory.flags[entries] & REWRITING == 0)]
         return self._keep_warm(ledger, live)
@@ -246,13 +246,13 @@ class SsdRoom:
         ledger.warm_above, ledger.num_rewritten_max = leaving.warm_above, int(share * ledger.num_blocks)
         return leaving.file
 
-    def _keep_warm(self, ledger: _Ledger, live: Int32Array) -> Int32Array:
+    def _keep_warm(self, ledger: _Ledger, live: Int64Array) -> Int64Array:
         """Forget the cold ones of some blocks; the warm ones are marked and returned, youngest first."""
         directory, age = self._directory, ages(self._directory, live)
         youngest = np.argsort(-age, kind="stable")
         wanted = (directory.hits[live] > 0) | (directory.next_use[live] > 0)
         keep = wanted & (age > ledger.warm_above) & (directory.ssd.pins[live] == 0)
-        warm: Int32Array = live[youngest][keep[youngest]][: max(0, ledger.num_rewritten_max - ledger.num_rewritten)]
+        warm: Int64Array = live[youngest][keep[youngest]][: max(0, ledger.num_rewritten_max - ledger.num_rewritten)]
         ledger.num_rewritten += len(warm)
         directory.flags[warm] |= REWRITING
         cold = np.setdiff1d(live, warm, assume_unique=True)
@@ -293,7 +293,7 @@ class SsdRoom:
         files = set(directory.ssd_file[ready].tolist())
         assert files <= set(self._files), f"blocks in files the ledger does not know: {files - set(self._files)}"
         for file, ledger in self._files.items():
-            held = np.concatenate([np.empty(0, np.int32), *ledger.batches])
+            held = np.concatenate([np.empty(0, np.int64), *ledger.batches])
             own = ready[(directory.ssd_file[ready] == file) & (directory.ssd.pins[ready] == 0)]
             assert np.isin(own, held).all(), f"file {file} holds blocks that its ledger misses"
             assert ledger.readers >= 0, f"file {file}: {ledger.readers} readers"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Life
     from tierstore.control.write_back import WriteBack
-    from tierstore.types import CopyJob, CopyResult, Int32Array, Plan
+    from tierstore.types import CopyJob, CopyResult, Int64Array, Plan
 
 __all__ = ["Upkeep"]
 
@@ -138,7 +138,7 @@ class Upkeep:
             self._reaping[0] = (life, start + _REAP_ENTRIES)
         return bool(self._reaping)
 
-    def discard(self, life: Life, entries: Int32Array) -> None:
+    def discard(self, life: Life, entries: Int64Array) -> None:
         """Make held entries unknown at once; what is pinned or filling is freed when its copy ends."""
         if not len(entries):
             return

@@ -23,7 +23,7 @@ from tierstore.types import TierName
 if TYPE_CHECKING:
     from tierstore.control.entry import Places
     from tierstore.control.requests import Request
-    from tierstore.types import Int32Array, UInt32Array, UInt64Array
+    from tierstore.types import Int64Array, UInt32Array, UInt64Array
 
 __all__ = ["NEVER", "Hint", "Window"]
 
@@ -39,8 +39,8 @@ class Hint:
         number: Unique in one run, from 1; later ones are higher.
         turn: When the request's turn comes; smaller is sooner.
         request: The blocks, and the reads that fetch them.
-        slots: int32[n]; where the window keeps each block.
-        mentions: int32[n]; that this hint names it.
+        slots: int64[n]; where the window keeps each block.
+        mentions: int64[n]; that this hint names it.
         previous: The hint of the same request before it.
         whole: Whether every block of it could be fetched when that was tried last.
         offered: Pools in which it is listed among those that may hold evictable blocks.
@@ -50,8 +50,8 @@ class Hint:
     number: int
     turn: int
     request: Request
-    slots: Int32Array
-    mentions: Int32Array
+    slots: Int64Array
+    mentions: Int64Array
     previous: Hint | None
     whole: bool = True
     offered: set[TierName] = field(default_factory=set)
@@ -95,13 +95,13 @@ class Window:
         """Distinct blocks in the window, whether the directory holds them or not."""
         return self._slots.num_used
 
-    def add(self, request: Request, turn: int, entries: Int32Array, previous: Hint | None) -> tuple[Hint, Int32Array]:
+    def add(self, request: Request, turn: int, entries: Int64Array, previous: Hint | None) -> tuple[Hint, Int64Array]:
         """Enter distinct blocks of a waiting request. Needs `room`.
 
         Args:
             request: Whose, in prefix order.
             turn: When it comes.
-            entries: int32[n]; the directory's, -1 where it does not hold a block.
+            entries: int64[n]; the directory's, -1 where it does not hold a block.
             previous: The hint of the blocks before these.
 
         Returns:
@@ -114,14 +114,14 @@ class Window:
         self._hint[mentions] = number
         self._turn[mentions] = turn
         self._over[mentions] = False
-        links, heads = mentions + np.int32(1), self._first[slots]
+        links, heads = mentions + 1, self._first[slots].astype(np.int64)
         alone = heads == 0
         first = alone | (self._turn[heads - 1] > turn)
         self._following[mentions] = np.where(first, heads, 0)
         self._first[slots[first]] = links[first]
         self._last[slots[alone]] = links[alone]
         behind = slots[~first]
-        self._following[self._last[behind] - 1] = links[~first]
+        self._following[self._last[behind].astype(np.int64) - 1] = links[~first]
         self._last[behind] = links[~first]
         hint = self._hints[number] = Hint(number, turn, request, slots, mentions, previous)
         held = self._held(slots[first])
@@ -131,7 +131,7 @@ class Window:
         self._want(hint)
         return hint, fresh
 
-    def _open_slots(self, generation: int, keys: UInt64Array, entries: Int32Array) -> Int32Array:
+    def _open_slots(self, generation: int, keys: UInt64Array, entries: Int64Array) -> Int64Array:
         slots = self._index.find(generation, keys)
         new = slots < 0
         fresh = self._slots.take(int(np.count_nonzero(new)))
@@ -140,28 +140,29 @@ class Window:
         slots[new] = fresh
         return slots
 
-    def remove(self, hint: Hint) -> Int32Array:
+    def remove(self, hint: Hint) -> Int64Array:
         """A hint has left: its blocks pass to the next that names them; returns the entries that nobody names."""
         del self._hints[hint.number]
         self._over[hint.mentions] = True
         slots = hint.slots
         before, pending = self._first[slots], slots
         while len(pending):
-            heads = self._first[pending]
+            heads = self._first[pending].astype(np.int64)
             over = heads > 0
             over &= self._over[heads - 1]
             pending = pending[over]
-            ended = heads[over] - np.int32(1)
+            ended = heads[over] - 1
             self._first[pending] = self._following[ended]
             self._mentions.give_back(ended)
         after = self._first[slots]
         passed = slots[(after != before) & (after != 0)]
         taken = passed[self._entry[passed] > 0]
-        self._next_use[self._entry[taken] - 1] = self._hint[self._first[taken] - 1]
-        self._offer_loose(self._entry[taken] - np.int32(1))
+        entries = self._entry[taken].astype(np.int64) - 1
+        self._next_use[entries] = self._hint[self._first[taken] - 1]
+        self._offer_loose(entries)
         return self._close_slots(slots[after == 0])
 
-    def _close_slots(self, slots: Int32Array) -> Int32Array:
+    def _close_slots(self, slots: Int64Array) -> Int64Array:
         left = self._held(slots)
         self._next_use[left] = 0
         self._last[slots] = 0
@@ -170,12 +171,12 @@ class Window:
         self._slots.give_back(slots)
         return left
 
-    def _held(self, slots: Int32Array) -> Int32Array:
-        entries = self._entry[slots]
-        held: Int32Array = entries[entries > 0] - np.int32(1)
+    def _held(self, slots: Int64Array) -> Int64Array:
+        entries = self._entry[slots].astype(np.int64)
+        held: Int64Array = entries[entries > 0] - 1
         return held
 
-    def meet(self, generation: int, keys: UInt64Array, entries: Int32Array) -> None:
+    def meet(self, generation: int, keys: UInt64Array, entries: Int64Array) -> None:
         """The directory holds new blocks: those that were waited for are in the window from now on."""
         self._next_use[entries] = 0
         if not self._hints:
@@ -183,10 +184,10 @@ class Window:
         slots = self._index.find(generation, keys)
         known = (slots >= 0).nonzero()[0]
         slots, entries = slots[known], entries[known]
-        self._entry[slots] = entries + np.int32(1)
+        self._entry[slots] = entries + 1
         self._next_use[entries] = self._hint[self._first[slots] - 1]
 
-    def part(self, generation: int, keys: UInt64Array, entries: Int32Array) -> None:
+    def part(self, generation: int, keys: UInt64Array, entries: Int64Array) -> None:
         """The directory holds blocks of the window no longer; they wait here again."""
         self._next_use[entries] = 0
         self._entry[self._index.find(generation, keys)] = 0
@@ -198,16 +199,16 @@ class Window:
         turns[slots < 0] = 0
         return turns
 
-    def entries(self, hint: Hint) -> Int32Array:
-        """int32[n]; where the directory holds a hint's blocks, -1 where it does not."""
-        return self._entry[hint.slots] - np.int32(1)
+    def entries(self, hint: Hint) -> Int64Array:
+        """int64[n]; where the directory holds a hint's blocks, -1 where it does not."""
+        return self._entry[hint.slots].astype(np.int64) - 1
 
-    def _offer_loose(self, entries: Int32Array) -> None:
+    def _offer_loose(self, entries: Int64Array) -> None:
         """Offer those of these blocks that are evictable, in every pool that holds them."""
         for pool, places in self._pools.items():
             self.offer(entries[places.loose(entries)], pool)
 
-    def offer(self, entries: Int32Array, pool: TierName = TierName.HOST) -> None:
+    def offer(self, entries: Int64Array, pool: TierName = TierName.HOST) -> None:
         """Blocks of the window, given by entry, may have become evictable in a pool."""
         if not self._hints:
             return
@@ -220,12 +221,12 @@ class Window:
 
     def victims(
         self, slot_class: int, count: int, *, after_turn: int = 0, pool: TierName = TierName.HOST
-    ) -> Int32Array:
+    ) -> Int64Array:
         """Up to `count` blocks of the window evictable in a pool, furthest and tail first, of turns after one alone.
 
         They stay named until they are evicted.
         """
-        furthest, found = self._furthest.get((pool, slot_class), []), [np.empty(0, np.int32)]
+        furthest, found = self._furthest.get((pool, slot_class), []), [np.empty(0, np.int64)]
         while furthest and count and -furthest[0][0] > after_turn:
             hint = furthest[0][2]
             entries = self.entries(hint)
@@ -239,7 +240,7 @@ class Window:
             hint.offered.remove(pool)
         return np.concatenate(found)
 
-    def evicted(self, entries: Int32Array) -> None:
+    def evicted(self, entries: Int64Array) -> None:
         """Blocks of the window have left a pool: they may be fetched again when there is room."""
         for number in np.unique(self._next_use[entries]).tolist():
             hint = self._hints.get(number)
@@ -279,7 +280,7 @@ class Window:
         assert (heads > 0).all(), "a block is in the window and nobody waits for it"
         assert not self._over[heads - 1].any(), "a block counts with a hint that has left"
         held = slots[self._entry[slots] > 0]
-        entries = self._entry[held] - 1
+        entries = self._entry[held].astype(np.int64) - 1
         assert (self._next_use[entries] == self._hint[self._first[held] - 1]).all(), "next_use is not the first hint"
         assert np.count_nonzero(self._next_use) == len(entries), "next_use of a block that nobody waits for"
         assert (self._index.keys[held] == index.keys[entries]).all(), "a slot of the window holds another block's entry"

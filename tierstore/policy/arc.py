@@ -16,7 +16,7 @@ from tierstore.policy.queues import NOBODY, Ghosts, Holding, Queues
 
 if TYPE_CHECKING:
     from tierstore.policy.base import BlockFacts
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 __all__ = ["Arc"]
 
@@ -43,7 +43,7 @@ class Arc:
         """How many held entries `victims` could name."""
         return self._holding.num_evictable
 
-    def insert(self, entries: Int32Array) -> None:
+    def insert(self, entries: Int64Array) -> None:
         """Add entries that are not held yet; those that a ghost knows move the balance towards its queue."""
         once, again = self._ghosts
         added, tags = self._holding.add(entries), self._facts.tag[entries].tolist()
@@ -64,7 +64,7 @@ class Arc:
             else:
                 self._queues.append(_ONCE, [entry])
 
-    def touch(self, entries: Int32Array, *, used: bool = True) -> None:
+    def touch(self, entries: Int64Array, *, used: bool = True) -> None:
         """Make entries the youngest: of those used again, or of their own queue where they were not used."""
         queues, named = self._queues, self._holding.named(entries)
         if used:
@@ -74,7 +74,7 @@ class Arc:
         for queue in (_ONCE, _AGAIN):
             queues.move(queue, [entry for entry, own in zip(named, of_each, strict=True) if own == queue])
 
-    def remove(self, entries: Int32Array) -> None:
+    def remove(self, entries: Int64Array) -> None:
         """Forget held entries; each leaves a ghost."""
         size = self._holding.num_held
         once, again = self._ghosts
@@ -85,11 +85,11 @@ class Arc:
         once.trim(size - self._queues.lengths[_ONCE])
         again.trim(2 * size - self._holding.num_held - len(once))
 
-    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
+    def set_evictable(self, entries: Int64Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them."""
         self._queues.set_evictable(entries, evictable)
 
-    def victims(self, count: int) -> Int32Array | None:
+    def victims(self, count: int) -> Int64Array | None:
         """The `count` evictable entries to go first, in order; None where there are fewer."""
         if count > self.num_evictable:
             return None
@@ -104,4 +104,4 @@ class Arc:
             found.append(entry)
             num_once -= queue == _ONCE
             next_of[queue] = self._queues.after(entry)
-        return np.array(found, np.int32)
+        return np.array(found, np.int64)

@@ -1,6 +1,6 @@
 """Who goes when room is short, and who may enter a tier. Pure; called under the engine's lock.
 
-Policies order directory entries by index (int32), never by key, and hold every entry they were told of
+Policies order directory entries by index (int64), never by key, and hold every entry they were told of
 until it is removed. One policy instance serves one slot class of one tier.
 """
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tierstore.types import Int32Array, TierName, UInt16Array, UInt64Array
+    from tierstore.types import Int32Array, Int64Array, TierName, UInt16Array, UInt64Array
 
 __all__ = ["AdmissionPolicy", "BlockFacts", "EvictionPolicy", "NewPolicy", "Offer"]
 
@@ -48,19 +48,19 @@ class EvictionPolicy(Protocol):
     def num_evictable(self) -> int:
         """How many held entries `victims` could name."""
 
-    def insert(self, entries: Int32Array) -> None:
+    def insert(self, entries: Int64Array) -> None:
         """Add entries that are not held yet, evictable, the last as the most recently used."""
 
-    def touch(self, entries: Int32Array, *, used: bool = True) -> None:
+    def touch(self, entries: Int64Array, *, used: bool = True) -> None:
         """Make held entries young, in order. With `used` false only to stay younger than their children are."""
 
-    def remove(self, entries: Int32Array) -> None:
+    def remove(self, entries: Int64Array) -> None:
         """Forget held entries (evicted or discarded)."""
 
-    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
+    def set_evictable(self, entries: Int64Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them. Does not count as use."""
 
-    def victims(self, count: int) -> Int32Array | None:
+    def victims(self, count: int) -> Int64Array | None:
         """The `count` evictable entries to go first, in order, still held; None where there are fewer."""
 
 
@@ -73,7 +73,7 @@ class Offer:
     """Blocks of one namespace, in prefix order, that could be written to a farther tier.
 
     Attributes:
-        entries: int32[n].
+        entries: int64[n].
         hits: int32[n]; gets that used each since it came.
         again: bool[n]; a later put has named it too.
         leaving: They are about to leave the nearer tier.
@@ -81,7 +81,7 @@ class Offer:
         block_nbytes: Of each.
     """
 
-    entries: Int32Array
+    entries: Int64Array
     hits: Int32Array
     again: NDArray[np.bool_]
     leaving: bool

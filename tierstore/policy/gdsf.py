@@ -18,7 +18,7 @@ from tierstore.policy.scores import Scores
 
 if TYPE_CHECKING:
     from tierstore.policy.base import BlockFacts
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 __all__ = ["Gdsf"]
 
@@ -47,18 +47,18 @@ class Gdsf:
         """How many held entries `victims` could name."""
         return self._holding.num_evictable
 
-    def insert(self, entries: Int32Array) -> None:
+    def insert(self, entries: Int64Array) -> None:
         """Add entries that are not held yet, as used once."""
         added = self._holding.add(entries)
         for entry in added:
             self._uses[entry] = 0
         self._score(added, entries, used=True)
 
-    def touch(self, entries: Int32Array, *, used: bool = True) -> None:
+    def touch(self, entries: Int64Array, *, used: bool = True) -> None:
         """Count uses; without one, parents still become worth what their children are."""
         self._score(self._holding.named(entries), entries, used=used)
 
-    def _score(self, named: list[int], entries: Int32Array, *, used: bool) -> None:
+    def _score(self, named: list[int], entries: Int64Array, *, used: bool) -> None:
         """Score a prefix, tail first: each block no less than the one that came before."""
         costs = 1.0 + self._facts.depth[entries] / _DEPTH_OF_DOUBLE_COST
         least = 0.0
@@ -67,18 +67,18 @@ class Gdsf:
             least = max(least, self._age + self._uses[entry] * cost)
             self._scores.put(entry, least)
 
-    def remove(self, entries: Int32Array) -> None:
+    def remove(self, entries: Int64Array) -> None:
         """Forget held entries; all others are measured against them from now on."""
         for entry in self._holding.drop(entries):
             self._age = max(self._age, self._scores.of(entry))
             self._scores.take_out(entry)
 
-    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
+    def set_evictable(self, entries: Int64Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them."""
         self._scores.set_evictable(entries, evictable)
 
-    def victims(self, count: int) -> Int32Array | None:
+    def victims(self, count: int) -> Int64Array | None:
         """The `count` evictable entries of the lowest scores, in order; None where there are fewer."""
         if count > self.num_evictable:
             return None
-        return np.array(self._scores.lowest(count), np.int32)
+        return np.array(self._scores.lowest(count), np.int64)

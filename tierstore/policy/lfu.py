@@ -17,7 +17,7 @@ from tierstore.policy.scores import Scores
 
 if TYPE_CHECKING:
     from tierstore.policy.base import BlockFacts
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 __all__ = ["Lfu", "aged_lfu"]
 
@@ -43,13 +43,13 @@ class Lfu:
         """How many held entries `victims` could name."""
         return self._holding.num_evictable
 
-    def insert(self, entries: Int32Array) -> None:
+    def insert(self, entries: Int64Array) -> None:
         """Add entries that are not held yet, as used once."""
         for entry in self._holding.add(entries):
             self._uses[entry] = 1
             self._scores.put(entry, self._age + 1)
 
-    def touch(self, entries: Int32Array, *, used: bool = True) -> None:
+    def touch(self, entries: Int64Array, *, used: bool = True) -> None:
         """Count uses; without one, entries become the youngest of their score."""
         for entry in self._holding.named(entries):
             if used:
@@ -58,22 +58,22 @@ class Lfu:
             else:
                 self._scores.put(entry, self._scores.of(entry))
 
-    def remove(self, entries: Int32Array) -> None:
+    def remove(self, entries: Int64Array) -> None:
         """Forget held entries; with ageing, all others are measured against them from now on."""
         for entry in self._holding.drop(entries):
             if self._ages:
                 self._age = max(self._age, self._scores.of(entry))
             self._scores.take_out(entry)
 
-    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
+    def set_evictable(self, entries: Int64Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them."""
         self._scores.set_evictable(entries, evictable)
 
-    def victims(self, count: int) -> Int32Array | None:
+    def victims(self, count: int) -> Int64Array | None:
         """The `count` evictable entries of the fewest uses, in order; None where there are fewer."""
         if count > self.num_evictable:
             return None
-        return np.array(self._scores.lowest(count), np.int32)
+        return np.array(self._scores.lowest(count), np.int64)
 
 
 def aged_lfu(capacity: int, facts: BlockFacts | None = None) -> Lfu:

@@ -12,7 +12,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from tierstore.policy.base import BlockFacts
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 __all__ = ["Lru"]
 
@@ -50,7 +50,7 @@ class Lru:
         self._older_than = self._older.data
         self._newer_than = self._newer.data
 
-    def insert(self, entries: Int32Array) -> None:
+    def insert(self, entries: Int64Array) -> None:
         """Add entries that are not held yet, evictable, the last as the most recently used."""
         assert ((entries >= 0) & (entries < self.capacity)).all(), f"entries outside 0…{self.capacity - 1}: {entries}"
         assert len(set(entries.tolist())) == len(entries), f"an entry is inserted twice: {entries}"
@@ -58,11 +58,11 @@ class Lru:
         assert not self._states[nodes].any(), f"already held: {entries[self._states[nodes] != _ABSENT]}"
         self._states[nodes] = _EVICTABLE
         self.num_evictable += len(nodes)
-        chain = np.concatenate(([self._older_than[_END]], nodes, [_END]), dtype=np.int32)
+        chain = np.concatenate(([self._older_than[_END]], nodes, [_END]), dtype=np.int64)
         self._older[chain[1:]] = chain[:-1]
         self._newer[chain[:-1]] = chain[1:]
 
-    def touch(self, entries: Int32Array, *, used: bool = True) -> None:
+    def touch(self, entries: Int64Array, *, used: bool = True) -> None:
         """Make held entries the youngest, in order; one that is named twice counts where it is named last."""
         nodes = self._held(entries)
         self._leave_head(nodes)
@@ -80,7 +80,7 @@ class Lru:
         newer_than[newest] = _END
         older_than[_END] = newest
 
-    def remove(self, entries: Int32Array) -> None:
+    def remove(self, entries: Int64Array) -> None:
         """Forget held entries (evicted or discarded)."""
         assert len(set(entries.tolist())) == len(entries), f"an entry is removed twice: {entries}"
         nodes = self._held(entries)
@@ -93,7 +93,7 @@ class Lru:
             newer_than[older] = newer
             older_than[newer] = older
 
-    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
+    def set_evictable(self, entries: Int64Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them. They keep their age."""
         nodes = self._held(entries)
         states = self._states[nodes]
@@ -104,7 +104,7 @@ class Lru:
         num_changed = len(set(changed.tolist()))
         self.num_evictable += num_changed if evictable else -num_changed
 
-    def victims(self, count: int) -> Int32Array | None:
+    def victims(self, count: int) -> Int64Array | None:
         """The `count` least recently used evictable entries, oldest first; None where there are fewer.
 
         Walks past shielded entries, at the price of a victim each; past those that are older than all others once.
@@ -123,9 +123,9 @@ class Lru:
             if state_of[node] == _EVICTABLE:
                 nodes.append(node)
                 count -= 1
-        return np.array(nodes, np.int32) - 1
+        return np.array(nodes, np.int64) - 1
 
-    def _leave_head(self, nodes: Int32Array) -> None:
+    def _leave_head(self, nodes: Int64Array) -> None:
         """These nodes are about to leave their places: begin with none of them."""
         passed = nodes[self._states[nodes] == _PASSED]
         if len(passed):
@@ -133,7 +133,7 @@ class Lru:
             while self._begin != _END and self._state_of[self._begin] != _PASSED:
                 self._begin = self._older_than[self._begin]
 
-    def _held(self, entries: Int32Array) -> Int32Array:
+    def _held(self, entries: Int64Array) -> Int64Array:
         nodes = entries + 1
         assert np.count_nonzero(self._states[nodes]) == len(nodes), (
             f"not held: {entries[self._states[nodes] == _ABSENT]}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from tierstore.types import Int32Array, UInt8Array
+    from tierstore.types import Int64Array, UInt8Array
 
 __all__ = ["NOBODY", "Ghosts", "Holding", "Queues"]
 
@@ -39,7 +39,7 @@ class Holding:
         self._states = np.zeros(capacity, np.uint8)
         self._state_of = self._states.data
 
-    def add(self, entries: Int32Array) -> list[int]:
+    def add(self, entries: Int64Array) -> list[int]:
         """Hold entries that are not held yet, evictable; returns them as a list."""
         added: list[int] = entries.tolist()
         assert not added or 0 <= min(added) <= max(added) < self.capacity, (
@@ -52,18 +52,18 @@ class Holding:
         self.num_evictable += len(added)
         return added
 
-    def named(self, entries: Int32Array) -> list[int]:
+    def named(self, entries: Int64Array) -> list[int]:
         """Held entries as a list."""
         self._states_of(entries)
         names: list[int] = entries.tolist()
         return names
 
-    def _states_of(self, entries: Int32Array) -> UInt8Array:
+    def _states_of(self, entries: Int64Array) -> UInt8Array:
         states: UInt8Array = self._states[entries]
         assert np.count_nonzero(states) == len(states), f"not held: {entries[states == _ABSENT]}"
         return states
 
-    def drop(self, entries: Int32Array) -> list[int]:
+    def drop(self, entries: Int64Array) -> list[int]:
         """Hold these entries no longer; returns them as a list."""
         states = self._states_of(entries)
         dropped: list[int] = entries.tolist()
@@ -73,7 +73,7 @@ class Holding:
         self._states[entries] = _ABSENT
         return dropped
 
-    def set_evictable(self, entries: Int32Array, evictable: bool) -> list[int]:
+    def set_evictable(self, entries: Int64Array, evictable: bool) -> list[int]:
         """Shield held entries, or stop shielding them; returns those that searches have passed and must meet again."""
         states, back = self._states_of(entries), list[int]()
         if evictable:
@@ -185,7 +185,7 @@ class Queues:
         self._holding.meet_all_again(entries)
         self.append(queue, entries)
 
-    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
+    def set_evictable(self, entries: Int64Array, evictable: bool) -> None:
         """Shield held entries from searches, or stop shielding them; they keep their places."""
         for entry in self._holding.set_evictable(entries, evictable):
             self._begin[self._queue[entry]] = self._capacity + self._queue[entry]

@@ -16,7 +16,7 @@ from tierstore.policy.queues import NOBODY, Ghosts, Holding, Queues
 
 if TYPE_CHECKING:
     from tierstore.policy.base import BlockFacts
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 __all__ = ["S3Fifo"]
 
@@ -47,7 +47,7 @@ class S3Fifo:
         """How many held entries `victims` could name."""
         return self._holding.num_evictable
 
-    def insert(self, entries: Int32Array) -> None:
+    def insert(self, entries: Int64Array) -> None:
         """Add entries that are not held yet: to the small queue, or to the main one where a ghost knows them."""
         for entry, tag in zip(self._holding.add(entries), self._facts.tag[entries].tolist(), strict=True):
             known = tag in self._ghosts
@@ -55,7 +55,7 @@ class S3Fifo:
             self._uses[entry] = 0
             self._queues.append(_MAIN if known else _SMALL, [entry])
 
-    def touch(self, entries: Int32Array, *, used: bool = True) -> None:
+    def touch(self, entries: Int64Array, *, used: bool = True) -> None:
         """Count uses; no entry moves, but those named before come back."""
         if not used:
             return
@@ -65,7 +65,7 @@ class S3Fifo:
                 self._queues.unlink([entry])
                 self._queues.prepend(_SMALL if self._was_small[entry] else _MAIN, entry)
 
-    def remove(self, entries: Int32Array) -> None:
+    def remove(self, entries: Int64Array) -> None:
         """Forget held entries; those of the small queue leave a ghost."""
         dropped = self._holding.drop(entries)
         queues = self._queues.unlink(dropped)
@@ -74,11 +74,11 @@ class S3Fifo:
                 self._ghosts.add([tag])
         self._ghosts.trim(self._queues.lengths[_MAIN])
 
-    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
+    def set_evictable(self, entries: Int64Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them."""
         self._queues.set_evictable(entries, evictable)
 
-    def victims(self, count: int) -> Int32Array | None:
+    def victims(self, count: int) -> Int64Array | None:
         """The `count` evictable entries to go first, in order; None where there are fewer."""
         if count > self.num_evictable:
             return None
@@ -89,7 +89,7 @@ class S3Fifo:
             entry = self._queues.after(entry)
         while len(found) < count:
             found.append(self._choose())
-        return np.array(found, np.int32)
+        return np.array(found, np.int64)
 
     def _choose(self) -> int:
         """One more entry to leave; there is one that may."""

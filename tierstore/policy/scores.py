@@ -15,7 +15,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from tierstore.policy.queues import Holding
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 __all__ = ["Scores"]
 
@@ -56,7 +56,7 @@ class Scores:
         """The score of an entry that is in."""
         return self._scores[entry]
 
-    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
+    def set_evictable(self, entries: Int64Array, evictable: bool) -> None:
         """Shield held entries from searches, or stop shielding them; they keep their scores."""
         for entry in self._holding.set_evictable(entries, evictable):
             self._push(entry)

@@ -14,7 +14,7 @@ from tierstore.policy.queues import NOBODY, Holding, Queues
 
 if TYPE_CHECKING:
     from tierstore.policy.base import BlockFacts
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 __all__ = ["Sieve"]
 
@@ -40,14 +40,14 @@ class Sieve:
         """How many held entries `victims` could name."""
         return self._holding.num_evictable
 
-    def insert(self, entries: Int32Array) -> None:
+    def insert(self, entries: Int64Array) -> None:
         """Add entries that are not held yet, as the newest."""
         added = self._holding.add(entries)
         for entry in added:
             self._visited[entry] = False
         self._queues.append(_QUEUE, added)
 
-    def touch(self, entries: Int32Array, *, used: bool = True) -> None:
+    def touch(self, entries: Int64Array, *, used: bool = True) -> None:
         """Mark entries as visited; none moves, but those named before come back behind the hand."""
         if not used:
             return
@@ -57,17 +57,17 @@ class Sieve:
                 self._queues.unlink([entry])
                 self._queues.prepend(_QUEUE, entry)
 
-    def remove(self, entries: Int32Array) -> None:
+    def remove(self, entries: Int64Array) -> None:
         """Forget held entries."""
         for entry in self._holding.drop(entries):
             self._step_off(entry)
             self._queues.unlink([entry])
 
-    def set_evictable(self, entries: Int32Array, evictable: bool) -> None:
+    def set_evictable(self, entries: Int64Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them."""
         self._queues.set_evictable(entries, evictable)
 
-    def victims(self, count: int) -> Int32Array | None:
+    def victims(self, count: int) -> Int64Array | None:
         """The `count` evictable entries to go first, in order; None where there are fewer."""
         if count > self.num_evictable:
             return None
@@ -78,7 +78,7 @@ class Sieve:
             entry = self._queues.after(entry)
         while len(found) < count:
             found.append(self._choose())
-        return np.array(found, np.int32)
+        return np.array(found, np.int64)
 
     def _choose(self) -> int:
         """Move the hand to the next entry that may leave; there is one."""

@@ -174,7 +174,7 @@ class BlockUser:
             generation=self.generation,
             src=src,
             dst=dst,
-            entries=np.arange(len(names), dtype=np.int32),
+            entries=np.arange(len(names)),
             hashes=self._hashes(names),
             parents=None,
             src_locations=src_locations,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from _typeshed import TraceFunction
 
-    from tierstore.types import Int32Array
+    from tierstore.types import Int64Array
 
 __all__ = [
     "MODEL_CAPACITY",
@@ -58,9 +58,9 @@ batches = st.lists(
 itself, hypothesis draws histories of five steps, too few to meet a wrong link."""
 
 
-def pack(entries: Iterable[int]) -> Int32Array:
-    """The entries as a policy takes them: int32[n]."""
-    return np.array(list(entries), np.int32)
+def pack(entries: Iterable[int]) -> Int64Array:
+    """The entries as a policy takes them: int64[n]."""
+    return np.array(list(entries), np.int64)
 
 
 def facts_of(capacity: int) -> BlockFacts:
@@ -76,7 +76,7 @@ def offer_of(hits: Sequence[int], *, again: bool = False, leaving: bool = False)
     """Blocks that were used so often, offered to the SSD tier."""
     return Offer(
         entries=pack(range(len(hits))),
-        hits=pack(hits),
+        hits=np.array(hits, np.int32),
         again=np.full(len(hits), again),
         leaving=leaving,
         dst=TierName.SSD,
@@ -230,7 +230,7 @@ class EvictionPolicyContract:
             assert policy.victims(count + 1) is None
             victims = policy.victims(count)
             assert victims is not None
-            assert victims.dtype == np.int32
+            assert victims.dtype == np.int64
             assert sorted(victims.tolist()) == sorted(model.evictable)
 
 
