@@ -62,7 +62,7 @@ class Source:
 
     def _fetch(self, positions: Int64Array) -> Sequence[memoryview]:
         if self._rows is not None:
-            return [memoryview(row.data) for row in self._rows[: len(positions)]]
+            return self._rows[: len(positions)]
         with self._lock:
             if self._finished:
                 return []
@@ -78,6 +78,9 @@ class Source:
 
 class Sink:
     """The blocks of a get. Used by one thread.
+
+    Messages are copied by assignments of memoryviews, which keep the GIL: to give it away for the 40 µs that half a MiB
+    takes, and to get it back from gRPC's threads, took a copy of numpy's 28 µs more.
 
     Args:
         copies: What moves bytes from the buffer into the cache.
@@ -101,14 +104,12 @@ class Sink:
 
     def write(self, part: Data) -> None:
         """The next bytes. Blocks. Raises LayoutError where there are more of them than blocks."""
-        source = np.frombuffer(part, np.uint8)
         start = 0
-        while start < len(source):
+        while start < len(part):
             if self._whole == self._num_blocks:
                 raise LayoutError("the server sends more bytes than the blocks have")
-            count = min(len(source) - start, self._nbytes - self._filled)
-            block = self._block()
-            np.copyto(block[self._filled : self._filled + count], source[start : start + count])
+            count = min(len(part) - start, self._nbytes - self._filled)
+            self._block()[self._filled : self._filled + count] = part[start : start + count]
             start += count
             self._filled += count
             if self._filled == self._nbytes:
@@ -121,12 +122,11 @@ class Sink:
         self._copies.wait([event for events in self._events for event in events])
         return self._whole
 
-    def _block(self) -> UInt8Array:
+    def _block(self) -> memoryview:
         """Where the next block goes."""
         if self._rows is not None:
             return self._rows[self._whole]
-        block: UInt8Array = self._buffer.blocks[self._whole % len(self._buffer.blocks)]
-        return block
+        return memoryview(self._buffer.blocks[self._whole % len(self._buffer.blocks)].data)
 
     def _hand_on(self, *, at_least: int) -> None:
         """Enqueue what is whole in the half being filled, and wait until the other half may be filled again."""
@@ -173,11 +173,11 @@ def _cut(rows: Sequence[memoryview], nbytes: int) -> Iterator[list[memoryview]]:
         yield pieces
 
 
-def _whole_rows(memory: CallerMemory) -> list[UInt8Array] | None:
-    """Each block of the request as uint8[block_nbytes], where blocks are whole rows of host memory."""
+def _whole_rows(memory: CallerMemory) -> list[memoryview] | None:
+    """The bytes of each block of the request, where blocks are whole rows of host memory."""
     kv = memory.kv
     if kv.memory != "cpu" or kv.quantized is not None or len(kv.segments) != 1:
         return None
     if kv.views[0].shape[1:] != (1, kv.block_nbytes):
         return None
-    return [kv.views[0][block_id, 0] for block_id in memory.block_ids[0].tolist()]
+    return [memoryview(kv.views[0][block_id, 0].data) for block_id in memory.block_ids[0].tolist()]
