@@ -249,7 +249,6 @@ def _planner(
     near_nbytes = pool_nbytes if device_pool is None else pool_nbytes + device_pool.nbytes
     capacity = min(near_nbytes // _HOST_BLOCK_NBYTES + ssd_nbytes // _SSD_BLOCK_NBYTES, _ENTRIES_MAX)
     file_nbytes = config.ssd.file_size or default_file_nbytes(config.ssd.size)
-    reclaim_below_nbytes = max(file_nbytes, min(limits.write_inflight_nbytes_max, ssd_nbytes // 8))
     return Planner(
         capacity=max(capacity, num_recovered + pool_nbytes // PAGE_NBYTES // 2, 1024),
         slots=slots,
@@ -257,7 +256,7 @@ def _planner(
         admission=cast("Callable[[], AdmissionPolicy]", registry.load("admissions", config.admission.name))(),
         limits=limits,
         metrics=metrics,
-        reclaim_below_nbytes=reclaim_below_nbytes if with_ssd else None,
+        reclaim_below_nbytes=file_nbytes if with_ssd else None,
         device_pool=device_pool,
     )
 

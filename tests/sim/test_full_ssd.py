@@ -1,22 +1,49 @@
-"""How a durable put goes on a full SSD: it waits for the file that is leaving, never for a file that is not."""
+"""What a full SSD has no room for waits in host memory for the file that is leaving, never for one that is not."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tests.outage import BROKEN
+from tierstore.control.entry import State
+from tierstore.control.index import as_keys
+from tierstore.control.mind import Limits
 from tierstore.metrics import Metric
 from tierstore.testing.engine_world import EngineWorld, chain
-from tierstore.types import PAGE_NBYTES, DiscardJob, Outcome, Presence
+from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Outcome, Presence, TierName
+
+if TYPE_CHECKING:
+    from tierstore.types import UInt8Array
 
 OK, MISS, REJECTED, CORRUPT, IO_ERROR, CANCELLED = Outcome
 FILE_BLOCKS = 4
 
 
-def full_ssd(num_files: int = 4) -> EngineWorld:
-    """A world whose SSD is full but for less than a file."""
+def full_ssd(num_files: int = 4, limits: Limits | None = None) -> EngineWorld:
+    """A world whose SSD is full but for a file."""
     file_nbytes = FILE_BLOCKS * PAGE_NBYTES
-    world = EngineWorld(file_blocks=FILE_BLOCKS, ssd_nbytes=num_files * file_nbytes, reclaim_below_nbytes=file_nbytes)
+    world = EngineWorld(
+        file_blocks=FILE_BLOCKS, ssd_nbytes=num_files * file_nbytes, reclaim_below_nbytes=file_nbytes, limits=limits
+    )
     world.keep_in_host(chain("old", FILE_BLOCKS * (num_files - 1)))
     world.clock.advance(10)
     return world
+
+
+def on_ssd(world: EngineWorld, blocks: UInt8Array) -> int:
+    """How many blocks the SSD holds."""
+    with world.engine.planning() as planner:
+        entries = planner.directory.find(world.generations[0].number, as_keys(blocks))
+        return int(np.count_nonzero(planner.directory.ssd.state[entries[entries >= 0]] == State.READY))
+
+
+def not_stored(world: EngineWorld) -> dict[str, int]:
+    """Blocks that a tier did not take, by reason."""
+    reasons = ("not_admitted", "head_missing", "write_queue_full", "write_refused", "ssd_off", "pool_full")
+    counts = {reason: int(world.metrics.value(Metric.NOT_STORED_BLOCKS, reason)) for reason in reasons}
+    return {reason: count for reason, count in counts.items() if count}
 
 
 def test_a_durable_put_larger_than_what_is_free_is_written_whole() -> None:
@@ -78,4 +105,80 @@ def test_without_a_file_to_reclaim_a_durable_put_is_refused_at_once() -> None:
     put = world.put(chain("new", 2), durable=True)
     world.settle()
     assert put.result(0).outcomes == [REJECTED] * 2
+    world.check_idle()
+
+
+def test_a_write_back_larger_than_what_is_free_waits_for_files_that_leave() -> None:
+    world = full_ssd()
+    blocks = chain("new", 3 * FILE_BLOCKS)
+    world.keep_in_host(blocks)
+    assert on_ssd(world, blocks) == 3 * FILE_BLOCKS
+    assert not_stored(world) == {}
+    world.check_idle()
+
+
+def test_what_is_put_behind_a_parked_block_is_written_behind_it() -> None:
+    world = full_ssd()
+    blocks = chain("new", 3 * FILE_BLOCKS)
+    world.put(blocks[: 2 * FILE_BLOCKS])
+    world.store.end()
+    world.write.end()  # half of it is parked
+    world.put(blocks)
+    world.store.end()
+    world.settle()
+    assert on_ssd(world, blocks) == 3 * FILE_BLOCKS
+    assert not_stored(world) == {}
+    world.check_idle()
+
+
+def test_a_flush_waits_for_what_is_parked() -> None:
+    world = full_ssd()
+    blocks = chain("new", 3 * FILE_BLOCKS)
+    world.put(blocks)
+    world.store.end()
+    world.write.end()
+    flush = world.flush()
+    while not flush.done():
+        before = on_ssd(world, blocks)
+        world.write.end()
+    assert before == 3 * FILE_BLOCKS
+    world.settle()
+    world.check_idle()
+
+
+def test_a_parked_write_back_that_is_deleted_does_not_come_back() -> None:
+    world = full_ssd()
+    blocks = chain("new", 3 * FILE_BLOCKS)
+    world.put(blocks)
+    world.store.end()
+    world.write.end()
+    assert world.delete(blocks[-1:]) == 1
+    world.settle()
+    assert world.presence(blocks) == [Presence.HIT] * (len(blocks) - 1) + [Presence.MISS]
+    world.check_idle()
+
+
+def test_what_is_parked_counts_as_being_written() -> None:
+    world = full_ssd(limits=Limits(write_inflight_nbytes_max=3 * FILE_BLOCKS * PAGE_NBYTES))
+    world.put(chain("new", 3 * FILE_BLOCKS))
+    world.store.end()
+    world.write.end()
+    world.put(chain("more", 2 * FILE_BLOCKS))
+    world.store.end()
+    assert not_stored(world) == {"write_queue_full": FILE_BLOCKS}
+    world.settle()
+    world.check_idle()
+
+
+def test_what_is_parked_when_the_ssd_goes_off_is_let_go() -> None:
+    world = full_ssd()
+    world.put(chain("new", 3 * FILE_BLOCKS))
+    world.store.end()
+    world.write.end()
+    world.put(chain("other", 1), durable=True)
+    world.store.end()
+    failing = next(job for job in world.write.jobs if isinstance(job, CopyJob) and job.src is TierName.HOST)
+    world.write.end(failing, IO_ERROR, fault=BROKEN)
+    assert not_stored(world) == {"ssd_off": 2 * FILE_BLOCKS}
+    world.settle()
     world.check_idle()

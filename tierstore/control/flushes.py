@@ -1,4 +1,4 @@
-"""How a flush goes: wait for every store and write that was in flight, then for one sync. Pure.
+"""How a flush goes: wait for every store and write that was in flight or parked, then for one sync. Pure.
 
 What failed before it was opened counts too: nobody waited for that write-back, and a sync that failed for another
 request was to make every write before it durable. A failure is told once, to all flushes that are open then or else
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request
+    from tierstore.control.write_back import WriteBack
     from tierstore.types import Int64Array, Plan
 
 __all__ = ["NO_LIFE", "Flushes"]
@@ -27,13 +28,18 @@ NO_LIFE = Life(Generation(-1, b"", 0, KVLayout.opaque(block_nbytes=1)), slot_cla
 """A flush belongs to no namespace."""
 
 
+_PARKED = JobId(0)
+"""Stands for the writes to come of what is parked; jobs count from 1."""
+
+
 class Flushes:
     """Flushes under way, each with the jobs it still waits for."""
 
     verb = ""
 
-    def __init__(self, mind: Mind) -> None:
+    def __init__(self, mind: Mind, write_back: WriteBack) -> None:
         self._mind = mind
+        self._write_back = write_back
         self._waiting: list[tuple[Request, set[JobId]]] = []
         self._told_before: dict[RequestId, int] = {}
         self._num_failed = self._num_told = 0
@@ -46,6 +52,8 @@ class Flushes:
             self._end(request, Outcome.IO_ERROR, plan)
             return
         jobs = {record.job.job_id for record in self._mind.jobs.records() if self._matters(record.job)}
+        if self._write_back.num_parked:
+            jobs.add(_PARKED)
         self._waiting.append((request, jobs))
         self._sync_if_quiet(plan)
 
@@ -56,14 +64,18 @@ class Flushes:
             self._num_failed += bool((record.outcomes == Outcome.IO_ERROR).any())
 
     def ended(self, record: JobRecord, plan: Plan) -> None:
-        """A job has ended; the write-backs that it led to, now in the plan, are waited for instead."""
+        """A job has ended; the writes that it led to, now in the plan or parked, are waited for instead."""
         if not self._waiting:
             return
-        job_id = record.job.job_id
         led_to = {job.job_id for job in plan.jobs if self._matters(job)}
+        over = {record.job.job_id}
+        if not self._write_back.num_parked:
+            over.add(_PARKED)
+        elif record.retry and np.count_nonzero(record.outcomes == Outcome.REJECTED.value):
+            led_to.add(_PARKED)
         for _request, jobs in self._waiting:
-            if job_id in jobs:
-                jobs.remove(job_id)
+            if jobs & over:
+                jobs -= over
                 jobs |= led_to
         self._sync_if_quiet(plan)
 

@@ -103,7 +103,7 @@ class Planner:
         self._prefetches = Prefetches(self._mind)
         self._lookahead = Lookahead(self._mind)
         self.loading = Loading(self._mind, limits.prefill_tokens_per_second)
-        self._flushes = Flushes(self._mind)
+        self._flushes = Flushes(self._mind, self._write_back)
         self._lives: dict[int, Life] = {}
         self._upkeep = Upkeep(self._mind, self._lives, self._write_back)
         self._lending = Lending(self._mind, self._upkeep)
@@ -125,8 +125,8 @@ class Planner:
 
     @property
     def num_jobs(self) -> int:
-        """Jobs in flight."""
-        return len(self._mind.jobs)
+        """Jobs in flight, and batches that wait to be written."""
+        return len(self._mind.jobs) + self._write_back.num_parked
 
     def open_life(self, generation: Generation, slot_nbytes: int) -> None:
         """Begin a generation; ConfigError where the pool cannot hold its blocks. A known one is left as it is."""

@@ -220,7 +220,7 @@ class Puts:
         refused = lost[here & (request.outcomes[lost] == Outcome.REJECTED)]
         if len(refused):
             request.outcomes[refused] = Outcome.OK
-            self._write_back.park(request, refused)
+            self._write_back.park(request, refused, durable=True)
 
     def unpark(self, plan: Plan, now: float) -> None:
         """A file has gone, or could not, or the SSD is off: offer what was parked again, and go on."""

@@ -1,12 +1,13 @@
 """How blocks reach SSD: offered when they are in host memory, admitted, written behind, pinned until then.
 
 A write-back that finds no room in its budget is dropped and counted; a durable one never asks admission and
-is bounded by the pool alone. Pure; called by the stories of puts and gets and by the planner.
+is bounded by the pool alone. What SSD had no room for is parked in host memory while a file is leaving, and what is
+admitted meanwhile behind it. Pure; called by the stories of puts and gets and by the planner.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,15 +30,38 @@ if TYPE_CHECKING:
 __all__ = ["WriteBack"]
 
 
+class _Parked(NamedTuple):
+    """READY blocks that wait, pinned, for the file that is leaving.
+
+    Attributes:
+        request: Whose; of a durable put it is the one that waits.
+        positions: int64[n]; in it.
+        durable: Whether a durable put waits for them; what others have parked counts as being written.
+    """
+
+    request: Request
+    positions: Int64Array
+    durable: bool
+
+
 class WriteBack:
-    """Decides what is written to SSD, and takes in how it went."""
+    """Decides what is written to SSD, and takes in how it went.
+
+    Attributes:
+        chains: Which block comes before which.
+    """
 
     def __init__(self, mind: Mind, admission: AdmissionPolicy) -> None:
         self._mind = mind
         self._admission = admission
         self._budget = WriteBudget(mind.limits.write_nbytes_per_day)
         self.chains = Chains(mind.directory)
-        self._parked: list[tuple[Request, Int64Array]] = []
+        self._parked: list[_Parked] = []
+
+    @property
+    def num_parked(self) -> int:
+        """Batches of blocks that wait for the file that is leaving."""
+        return len(self._parked)
 
     @property
     def asks_when_leaving(self) -> bool:
@@ -68,6 +92,9 @@ class WriteBack:
             wanted = self._admit(request, wanted, now, leaving=leaving)
         if not len(wanted):
             return
+        if self._parked and not durable:
+            self.park(request, wanted, durable=False)
+            return
         job = write_blocks(mind, request, wanted, plan)
         if durable:
             job.waiters.append((request, wanted))
@@ -83,15 +110,20 @@ class WriteBack:
         offer = Offer(entries, hits, again, leaving, TierName.SSD, block_nbytes)
         admitted = wanted[self._admission.admit(offer)]
         mind.not_stored("not_admitted", len(wanted) - len(admitted))
-        whole = admitted[self.chains.rooted(request.entries[admitted])]
-        mind.not_stored("head_missing", len(admitted) - len(whole))
-        admitted = whole
+        if not self._parked:  # among which its head may be
+            admitted = self._rooted(request, admitted)
         room = (mind.limits.write_inflight_nbytes_max - mind.write_inflight_nbytes) // block_nbytes
         fits = max(0, min(len(admitted), room))
         mind.not_stored("write_queue_full", len(admitted) - fits)
         paid = self._budget.take(fits, block_nbytes, now)
         mind.not_stored("write_budget", fits - paid)
         return admitted[:paid]
+
+    def _rooted(self, request: Request, positions: Int64Array) -> Int64Array:
+        """Those that have their head on SSD or before them."""
+        rooted = positions[self.chains.rooted(request.entries[positions])]
+        self._mind.not_stored("head_missing", len(positions) - len(rooted))
+        return rooted
 
     def written(self, record: JobRecord, job: CopyJob, result: CopyResult, plan: Plan, now: float) -> None:
         """A write to SSD has ended: its blocks are readable there, and free to leave the host pool."""
@@ -112,26 +144,39 @@ class WriteBack:
             record.retry = ssd.reclaiming
         count_written(mind, result, "first")
         mind.write_inflight_nbytes -= len(entries) * request.life.block_nbytes
-        mind.not_stored("write_refused", int(np.count_nonzero(outcomes == Outcome.REJECTED)))
+        refused = (outcomes == Outcome.REJECTED) & ~gone
+        if record.retry and not record.waiters and mind.health.writes_on and np.count_nonzero(refused):
+            assert record.positions is not None
+            self.park(request, record.positions[refused], durable=False)
+        else:
+            mind.not_stored("write_refused", int(np.count_nonzero(refused)))
         mind.host.unpin(request.life.slot_class, entries)
         mind.wake(record, plan, now)
         mind.directory.release(entries)
 
-    def park(self, request: Request, positions: Int64Array) -> None:
-        """Keep blocks of a durable put that found no room, in host memory, until the file that is leaving has gone."""
-        self._mind.host.pin(request.life.slot_class, request.entries[positions])
-        request.awaiting += len(positions)
-        self._parked.append((request, positions))
+    def park(self, request: Request, positions: Int64Array, *, durable: bool) -> None:
+        """Keep READY blocks that found no room on SSD in host memory until the file that is leaving has gone."""
+        mind = self._mind
+        mind.host.pin(request.life.slot_class, request.entries[positions])
+        if durable:
+            request.awaiting += len(positions)
+        else:
+            mind.write_inflight_nbytes += len(positions) * request.life.block_nbytes
+        self._parked.append(_Parked(request, positions, durable))
 
     def unpark(self, plan: Plan, now: float) -> list[Request]:
-        """A file has gone, or could not: offer what waited for its room again; returns the puts that go on."""
-        parked, self._parked = self._parked, []
+        """A file has gone, or could not: write what waited for its room; returns the durable puts that go on."""
+        mind, parked, self._parked = self._mind, self._parked, []
         resumed: list[Request] = []
-        for request, positions in parked:
+        for request, positions, durable in parked:
             entries = request.entries[positions]
-            there = self._mind.directory.host.state[entries] == State.READY
-            self._mind.host.unpin(request.life.slot_class, entries)
-            self._mind.directory.release(entries[~there])
+            there = mind.directory.host.state[entries] == State.READY
+            mind.host.unpin(request.life.slot_class, entries)
+            mind.directory.release(entries[~there])
+            if not durable:
+                mind.write_inflight_nbytes -= len(positions) * request.life.block_nbytes
+                self._write_parked(request, positions[there], plan)
+                continue
             if request.done or not request.durable:
                 continue
             request.awaiting -= len(positions)
@@ -139,3 +184,13 @@ class WriteBack:
             self.offer(request, positions[there], plan, now)
             resumed.append(request)
         return resumed
+
+    def _write_parked(self, request: Request, positions: Int64Array, plan: Plan) -> None:
+        """Write blocks that were admitted when they were parked, where SSD still does not hold them."""
+        mind = self._mind
+        assert mind.ssd is not None
+        wanted = positions[mind.ssd.wanting(request.entries[positions])]
+        if not mind.health.writes_on:
+            mind.not_stored("ssd_off", len(wanted))
+        elif len(rooted := self._rooted(request, wanted)):
+            write_blocks(mind, request, rooted, plan)

@@ -35,8 +35,9 @@ class ReplaySsd:
 
     @property
     def free_nbytes(self) -> int:
-        """What can still be written before a file must go, the clean file in reserve aside."""
-        return (max(0, self._num_clean - 1) * self._file_blocks + self._room) * self._block_nbytes
+        """What can still be written before a file must go; nothing where the clean file in reserve has been begun."""
+        clean_blocks = (self._num_clean - 1) * self._file_blocks
+        return (clean_blocks + self._room if self._num_clean else 0) * self._block_nbytes
 
     def write(self, job: CopyJob) -> CopyResult:
         """Append a job's blocks, as many as fit; a clean file is kept for what is rewritten from one that leaves."""

@@ -252,7 +252,6 @@ def _planner(setup: Setup, metrics: Metrics) -> Planner:
         )
     scale = PAGE_NBYTES / setup.block_nbytes
     inflight_nbytes = max(1, setup.host_blocks // 4) * PAGE_NBYTES
-    reclaim_blocks = max(setup.file_blocks, min(setup.host_blocks // 4, setup.ssd_blocks // 8))
     slab_blocks = _slab_blocks(setup.host_blocks)
     budget = setup.write_nbytes_per_day
     planner = Planner(
@@ -271,7 +270,7 @@ def _planner(setup: Setup, metrics: Metrics) -> Planner:
             rewrite_share=setup.rewrite_share,
         ),
         metrics=metrics,
-        reclaim_below_nbytes=reclaim_blocks * PAGE_NBYTES if setup.ssd_blocks else None,
+        reclaim_below_nbytes=setup.file_blocks * PAGE_NBYTES if setup.ssd_blocks else None,
     )
     planner.loading.rates = LinkRates(scale)
     return planner
