@@ -28,7 +28,7 @@ SIZES = ("host=5%", "host=10%")
 DEFAULT = "arc"
 LOOKAHEADS = (64, 256)
 ONE_TIER, TWO_TIERS = "host=11%", "host=1%,ssd=10%"
-FILES = (32, 256)
+FILES = (128,)
 BLOCK_NBYTES = 1 << 21
 
 
