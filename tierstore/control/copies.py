@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.control.jobs import JobRecord
+from tierstore.control.requests import JobRecord
 from tierstore.types import CopyJob, Priority, TierName
 
 if TYPE_CHECKING:

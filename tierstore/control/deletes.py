@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.control.jobs import JobRecord
+from tierstore.control.requests import JobRecord
 from tierstore.metrics import Metric
 from tierstore.types import Outcome, SyncJob, TombstoneJob
 

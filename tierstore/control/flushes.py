@@ -16,9 +16,8 @@ from tierstore.layout import KVLayout
 from tierstore.types import CopyJob, Generation, JobId, Outcome, RequestId, SyncJob, TierName
 
 if TYPE_CHECKING:
-    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
-    from tierstore.control.requests import Request
+    from tierstore.control.requests import JobRecord, Request
     from tierstore.control.write_back import WriteBack
     from tierstore.types import Int64Array, Plan
 

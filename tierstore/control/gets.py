@@ -27,9 +27,8 @@ from tierstore.types import CopyJob, Extents, Outcome, Priority, TierName
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
-    from tierstore.control.requests import Request
+    from tierstore.control.requests import JobRecord, Request
     from tierstore.control.write_back import WriteBack
     from tierstore.types import Int64Array, Plan, UInt8Array
 

@@ -6,47 +6,17 @@ same block joins it instead of starting another copy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.types import CopyJob, JobId, Outcome, TierName
+from tierstore.types import CopyJob, JobId, TierName
 
 if TYPE_CHECKING:
-    from tierstore.control.requests import Request
-    from tierstore.types import Int64Array, Job, UInt8Array, UInt32Array
+    from tierstore.control.requests import JobRecord, Request
+    from tierstore.types import Int64Array
 
-__all__ = ["JobRecord", "JobTable"]
-
-
-@dataclass(slots=True, eq=False)
-class JobRecord:
-    """A job in flight.
-
-    Attributes:
-        job: What runs.
-        request: Whose memory it touches (device jobs) or who caused it; None for the store's own.
-        positions: int64[n]; the job's blocks as positions in the request.
-        waiters: Requests that go on when it ends, each with its positions among the job's blocks.
-        outcomes: uint8[n] of `Outcome`, in the job's order; None while it runs.
-        checksums: uint32[n]; what whoever filled its blocks says of them.
-        retry: Blocks of a write that found no room may find some once the file that is leaving has gone.
-    """
-
-    job: Job
-    request: Request | None = None
-    positions: Int64Array | None = None
-    waiters: list[tuple[Request, Int64Array]] = field(default_factory=list)
-    outcomes: UInt8Array | None = None
-    checksums: UInt32Array | None = None
-    retry: bool = False
-
-    def losses(self, entries: Int64Array) -> UInt8Array:
-        """Why some of its blocks, named by entry, are not there: CANCELLED for one that was deleted meanwhile."""
-        assert isinstance(self.job, CopyJob) and self.outcomes is not None, f"job {self.job.job_id} has not ended"
-        by_entry = dict(zip(self.job.entries.tolist(), self.outcomes.tolist(), strict=True))
-        return np.array([by_entry[entry] or Outcome.CANCELLED for entry in entries.tolist()], np.uint8)
+__all__ = ["JobTable"]
 
 
 class JobTable:

@@ -26,9 +26,8 @@ from tierstore.metrics import Metric
 from tierstore.types import NO_REQUEST, Outcome, Priority, TierName
 
 if TYPE_CHECKING:
-    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
-    from tierstore.control.requests import Life, Request
+    from tierstore.control.requests import JobRecord, Life, Request
     from tierstore.control.window import Hint
     from tierstore.types import Int64Array, Plan, UInt8Array
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from tierstore.control.ageing import Ageing
 from tierstore.control.entry import State
-from tierstore.control.jobs import JobRecord
-from tierstore.control.requests import Life
+from tierstore.control.requests import JobRecord, Life
 from tierstore.metrics import Metric
 from tierstore.types import CopyJob, Finished, Plan, Priority, SyncJob, TierName
 

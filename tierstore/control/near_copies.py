@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tierstore.control.device_room import DeviceRoom
-    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
-    from tierstore.control.requests import Request
+    from tierstore.control.requests import JobRecord, Request
     from tierstore.types import Int64Array, Plan, UInt8Array
 
 __all__ = ["brought_back", "coming_near", "keep_near", "kept_near", "slots_near"]

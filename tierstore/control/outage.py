@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tierstore.control.jobs import JobRecord
+from tierstore.control.requests import JobRecord
 from tierstore.health import Service
 from tierstore.metrics import Metric
 from tierstore.types import CopyJob, DiscardJob, Outcome, ProbeJob, SyncJob, TierName

@@ -18,9 +18,8 @@ from tierstore.metrics import Metric
 from tierstore.types import Outcome, Priority, TierName
 
 if TYPE_CHECKING:
-    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
-    from tierstore.control.requests import Request
+    from tierstore.control.requests import JobRecord, Request
     from tierstore.types import Int64Array, Plan
 
 __all__ = ["Prefetches"]

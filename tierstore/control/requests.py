@@ -1,4 +1,7 @@
-"""Requests: what a caller asked for, how far it has come, and when it must end. Pure; the planner's stories call it."""
+"""Requests: what a caller asked for, how far it has come, when it must end, and the jobs that serve it.
+
+Pure; the planner's stories call it.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,25 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tierstore.types import Outcome, RequestId, TierName
+from tierstore.types import CopyJob, Outcome, RequestId, TierName
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tierstore.control.jobs import JobRecord
-    from tierstore.types import Generation, Int64Array, Plan, UInt8Array, UInt64Array
+    from tierstore.types import Generation, Int64Array, Job, Plan, UInt8Array, UInt32Array, UInt64Array
 
-__all__ = ["FAR", "UNASKED", "Life", "Request", "RequestTable", "Story", "Unasked", "leading_run", "new_request"]
+__all__ = [
+    "FAR",
+    "UNASKED",
+    "JobRecord",
+    "Life",
+    "Request",
+    "RequestTable",
+    "Story",
+    "Unasked",
+    "leading_run",
+    "new_request",
+]
 
 FAR = frozenset((TierName.DEVICE, TierName.BORROWER))
 """Where the caller's memory may be, on the other side of the host pool."""
@@ -145,6 +158,35 @@ class Request:
     def leading(self) -> int:
         """Blocks from the first that are OK without a hole."""
         return int((self.outcomes != Outcome.OK.value).argmax()) if np.count_nonzero(self.outcomes) else len(self)
+
+
+@dataclass(slots=True, eq=False)
+class JobRecord:
+    """A job in flight.
+
+    Attributes:
+        job: What runs.
+        request: Whose memory it touches (device jobs) or who caused it; None for the store's own.
+        positions: int64[n]; the job's blocks as positions in the request.
+        waiters: Requests that go on when it ends, each with its positions among the job's blocks.
+        outcomes: uint8[n] of `Outcome`, in the job's order; None while it runs.
+        checksums: uint32[n]; what whoever filled its blocks says of them.
+        retry: Blocks of a write that found no room may find some once the file that is leaving has gone.
+    """
+
+    job: Job
+    request: Request | None = None
+    positions: Int64Array | None = None
+    waiters: list[tuple[Request, Int64Array]] = field(default_factory=list)
+    outcomes: UInt8Array | None = None
+    checksums: UInt32Array | None = None
+    retry: bool = False
+
+    def losses(self, entries: Int64Array) -> UInt8Array:
+        """Why some of its blocks, named by entry, are not there: CANCELLED for one that was deleted meanwhile."""
+        assert isinstance(self.job, CopyJob) and self.outcomes is not None, f"job {self.job.job_id} has not ended"
+        by_entry = dict(zip(self.job.entries.tolist(), self.outcomes.tolist(), strict=True))
+        return np.array([by_entry[entry] or Outcome.CANCELLED for entry in entries.tolist()], np.uint8)
 
 
 class Unasked:

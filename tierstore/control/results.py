@@ -12,9 +12,9 @@ from tierstore.types import CopyJob, DiscardJob, Outcome, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.gets import Gets
-    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
     from tierstore.control.puts import Puts
+    from tierstore.control.requests import JobRecord
     from tierstore.control.upkeep import Upkeep
     from tierstore.control.write_back import WriteBack
     from tierstore.types import CopyResult, Int64Array, Plan

@@ -14,7 +14,7 @@ from tierstore.control.cleaning import Cleaning
 from tierstore.control.copies import rewrite_blocks
 from tierstore.control.counting import count_written
 from tierstore.control.entry import State
-from tierstore.control.jobs import JobRecord
+from tierstore.control.requests import JobRecord
 from tierstore.metrics import Metric
 from tierstore.types import DiscardJob, Extents, Outcome
 

@@ -21,9 +21,8 @@ from tierstore.policy.base import Offer
 from tierstore.types import Outcome, TierName
 
 if TYPE_CHECKING:
-    from tierstore.control.jobs import JobRecord
     from tierstore.control.mind import Mind
-    from tierstore.control.requests import Request
+    from tierstore.control.requests import JobRecord, Request
     from tierstore.policy.base import AdmissionPolicy
     from tierstore.types import CopyJob, CopyResult, Int64Array, Plan
 
