@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from tierstore.device.cpu import CallersStream, CpuDevice
 from tierstore.errors import DeviceError
+from tierstore.service.client.cores import core, off
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
@@ -99,8 +100,12 @@ class Copies:
                 if memory.layers is not None:
                     memory.layers.add(events, len(part))
 
+        def help_out(taken: int = core()) -> None:
+            with off(taken):
+                work()
+
         stream = self._loads[-1]
-        stream.call(work)
+        stream.call(help_out)
         helped = stream.record()
         try:
             work()
