@@ -6,13 +6,14 @@ the engine's lock, one instance a slot class. It orders and never evicts: whom i
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from tierstore.policy.base import BlockFacts
-    from tierstore.types import Int64Array
+    from tierstore.types import Int64Array, UInt8Array
 
 __all__ = ["Lru"]
 
@@ -27,8 +28,8 @@ class Lru:
     """Entries in order of last use.
 
     Entry e is node e + 1, so that zeros mean an empty ring and columns of untouched entries take no
-    memory. Bulk links are numpy's; single steps go through memoryviews, which are several times faster
-    than indexing an array.
+    memory. Runs of neighbours, which is what most prefixes are, move as one. Bulk links are numpy's; single
+    steps go through memoryviews, which are several times faster than indexing an array.
 
     Args:
         capacity: Entries are 0 … capacity-1.
@@ -52,54 +53,69 @@ class Lru:
 
     def insert(self, entries: Int64Array) -> None:
         """Add entries that are not held yet, evictable, the last as the most recently used."""
-        assert ((entries >= 0) & (entries < self.capacity)).all(), f"entries outside 0…{self.capacity - 1}: {entries}"
-        assert len(set(entries.tolist())) == len(entries), f"an entry is inserted twice: {entries}"
+        named = entries.tolist()
+        assert not named or 0 <= min(named) <= max(named) < self.capacity, (
+            f"entries outside 0…{self.capacity - 1}: {entries}"
+        )
+        assert len(set(named)) == len(named), f"an entry is inserted twice: {entries}"
         nodes = entries + 1
-        assert not self._states[nodes].any(), f"already held: {entries[self._states[nodes] != _ABSENT]}"
+        states = self._states[nodes]
+        assert not np.count_nonzero(states), f"already held: {entries[states != _ABSENT]}"
         self._states[nodes] = _EVICTABLE
         self.num_evictable += len(nodes)
-        chain = np.concatenate(([self._older_than[_END]], nodes, [_END]), dtype=np.int64)
-        self._older[chain[1:]] = chain[:-1]
-        self._newer[chain[:-1]] = chain[1:]
+        self._older[nodes[1:]] = nodes[:-1]
+        self._newer[nodes[:-1]] = nodes[1:]
+        if named:
+            self._append(named[0] + 1, named[-1] + 1)
 
     def touch(self, entries: Int64Array, *, used: bool = True) -> None:
         """Make held entries the youngest, in order; one that is named twice counts where it is named last."""
-        nodes = self._held(entries)
-        self._leave_head(nodes)
-        older_than, newer_than = self._older_than, self._newer_than
-        newest = older_than[_END]
-        for node in nodes.tolist():
-            if node == newest:
-                continue
-            older, newer = older_than[node], newer_than[node]
-            newer_than[older] = newer
-            older_than[newer] = older
-            newer_than[newest] = node
-            older_than[node] = newest
-            newest = node
-        newer_than[newest] = _END
-        older_than[_END] = newest
+        if len(set(entries.tolist())) < len(entries):
+            entries = np.array(list(dict.fromkeys(entries[::-1].tolist())), np.int64)[::-1]
+        nodes, states = self._held(entries)
+        self._leave_head(nodes, states)
+        for oldest, newest in self._runs(nodes):
+            self._cut(oldest, newest)
+            self._append(oldest, newest)
 
     def remove(self, entries: Int64Array) -> None:
         """Forget held entries (evicted or discarded)."""
         assert len(set(entries.tolist())) == len(entries), f"an entry is removed twice: {entries}"
-        nodes = self._held(entries)
-        self._leave_head(nodes)
-        self.num_evictable -= int(np.count_nonzero(self._states[nodes] == _EVICTABLE))
+        nodes, states = self._held(entries)
+        self._leave_head(nodes, states)
+        self.num_evictable -= int(np.count_nonzero(states == _EVICTABLE))
         self._states[nodes] = _ABSENT
-        older_than, newer_than = self._older_than, self._newer_than
-        for node in nodes.tolist():
-            older, newer = older_than[node], newer_than[node]
-            newer_than[older] = newer
-            older_than[newer] = older
+        for oldest, newest in self._runs(nodes):
+            self._cut(oldest, newest)
+
+    def _runs(self, nodes: Int64Array) -> list[tuple[int, int]]:
+        """The first and the last of each run of distinct nodes that are neighbours already: they move as one."""
+        if not len(nodes):
+            return []
+        named: list[int] = nodes.tolist()
+        ends = (self._newer[nodes[:-1]] != nodes[1:]).nonzero()[0].tolist()
+        return [(named[before + 1], named[end]) for before, end in pairwise([-1, *ends, len(named) - 1])]
+
+    def _cut(self, oldest: int, newest: int) -> None:
+        """Take a run out of the ring."""
+        older, newer = self._older_than[oldest], self._newer_than[newest]
+        self._newer_than[older] = newer
+        self._older_than[newer] = older
+
+    def _append(self, oldest: int, newest: int) -> None:
+        """Put a run into the ring, as the youngest."""
+        before = self._older_than[_END]
+        self._newer_than[before] = oldest
+        self._older_than[oldest] = before
+        self._newer_than[newest] = _END
+        self._older_than[_END] = newest
 
     def set_evictable(self, entries: Int64Array, evictable: bool) -> None:
         """Shield held entries from `victims`, or stop shielding them. They keep their age."""
-        nodes = self._held(entries)
-        states = self._states[nodes]
-        changed = nodes[(states == _EVICTABLE) != evictable]
-        if evictable and (states == _PASSED).any():
+        nodes, states = self._held(entries)
+        if evictable and np.count_nonzero(states == _PASSED):
             self._begin = _END
+        changed = nodes[(states == _EVICTABLE) != evictable]
         self._states[changed] = _EVICTABLE if evictable else _SHIELDED
         num_changed = len(set(changed.tolist()))
         self.num_evictable += num_changed if evictable else -num_changed
@@ -125,17 +141,17 @@ class Lru:
                 count -= 1
         return np.array(nodes, np.int64) - 1
 
-    def _leave_head(self, nodes: Int64Array) -> None:
+    def _leave_head(self, nodes: Int64Array, states: UInt8Array) -> None:
         """These nodes are about to leave their places: begin with none of them."""
-        passed = nodes[self._states[nodes] == _PASSED]
+        passed = nodes[states == _PASSED]
         if len(passed):
             self._states[passed] = _SHIELDED
             while self._begin != _END and self._state_of[self._begin] != _PASSED:
                 self._begin = self._older_than[self._begin]
 
-    def _held(self, entries: Int64Array) -> Int64Array:
+    def _held(self, entries: Int64Array) -> tuple[Int64Array, UInt8Array]:
+        """The nodes of held entries, and their states."""
         nodes = entries + 1
-        assert np.count_nonzero(self._states[nodes]) == len(nodes), (
-            f"not held: {entries[self._states[nodes] == _ABSENT]}"
-        )
-        return nodes
+        states: UInt8Array = self._states[nodes]
+        assert np.count_nonzero(states) == len(nodes), f"not held: {entries[states == _ABSENT]}"
+        return nodes, states

@@ -7,6 +7,7 @@ few bytes an entry; single steps go through memoryviews, which are several times
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -179,11 +180,30 @@ class Queues:
 
     def move(self, queue: int, entries: list[int]) -> None:
         """Make distinct entries of any queue the newest of one, in order."""
-        if not entries:
-            return
-        self.unlink(entries)
+        older, newer, end = self._older, self._newer, self._capacity + queue
         self._holding.meet_all_again(entries)
-        self.append(queue, entries)
+        for run in self._runs(entries):
+            oldest, newest, own = run[0], run[-1], self._queue[run[0]]
+            before, behind = older[oldest], newer[newest]
+            newer[before], older[behind] = behind, before
+            last = older[end]
+            newer[last], older[oldest], newer[newest], older[end] = oldest, last, end, newest
+            if self._begin[own] in run:
+                self._begin[own] = before
+            self.lengths[own] -= len(run)
+            self.lengths[queue] += len(run)
+            for entry in run if own != queue else ():
+                self._queue[entry] = queue
+
+    def _runs(self, entries: list[int]) -> Iterator[list[int]]:
+        """Entries in pieces that are neighbours already, in order: they move as one, as most prefixes do."""
+        newer, first = self._newer, 0
+        for place in range(1, len(entries)):
+            if newer[entries[place - 1]] != entries[place]:
+                yield entries[first:place]
+                first = place
+        if entries:
+            yield entries[first:]
 
     def set_evictable(self, entries: Int64Array, evictable: bool) -> None:
         """Shield held entries from searches, or stop shielding them; they keep their places."""
