@@ -54,7 +54,7 @@ class Gets:
         host, ssd = mind.states(entries)
         pooled = mind.in_device_pool(entries)
         run = leading_run(mind.usable(entries, host, ssd) | pooled)
-        if request.far is TierName.DEVICE:
+        if mind.device is not None and request.far is TierName.DEVICE:
             host[pooled] = _POOLED
             host[coming_near(mind, request, entries) & (host == State.ABSENT)] = _COMING
         ready = (host[:run] == State.READY).nonzero()[0]

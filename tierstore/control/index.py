@@ -111,8 +111,10 @@ class HashIndex:
     def remove(self, entries: Int64Array) -> None:
         """Take held entries' keys out."""
         buckets = self._buckets(self.generation.take(entries), self.keys.take(entries, axis=0))
+        first = self._heads[buckets] == entries + 1
+        self._heads[buckets[first]] = self._next[entries[first]]
         heads, chain = self._heads_view, self._next_view
-        for bucket, entry in zip(buckets.tolist(), entries.tolist(), strict=True):
+        for bucket, entry in zip(buckets[~first].tolist(), entries[~first].tolist(), strict=True):
             link = entry + 1
             step = heads[bucket]
             if step == link:

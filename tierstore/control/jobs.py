@@ -70,8 +70,8 @@ class JobTable:
     def join(self, tier: TierName, entries: Int64Array, request: Request, positions: Int64Array) -> list[JobId]:
         """Make a request wait for whatever fills these entries in `tier`; returns the jobs joined."""
         filling = self._filling[tier]
-        job_ids = np.array([filling[entry] for entry in entries.tolist()], np.int64)
-        joined = [JobId(job_id) for job_id in np.unique(job_ids).tolist()]
+        each = [filling[entry] for entry in entries.tolist()]
+        job_ids, joined = np.array(each, np.int64), sorted(set(each))
         for job_id in joined:
             self._records[job_id].waiters.append((request, positions[job_ids == job_id]))
         request.awaiting += len(positions)

@@ -218,6 +218,9 @@ def new_request(
 ) -> Request:
     """A request for uint8[n, 32] hashes of which nothing is known yet."""
     count = len(hashes)
+    entries, outcomes = np.empty(count, np.int64), np.empty(count, np.uint8)
+    entries.fill(-1)
+    outcomes.fill(Outcome.MISS.value)
     return Request(
         request_id=request_id,
         story=story,
@@ -226,8 +229,8 @@ def new_request(
         parents=hashes,
         deadline=deadline,
         durable=False,
-        entries=np.full(count, -1, np.int64),
-        outcomes=np.full(count, Outcome.MISS.value, np.uint8),
+        entries=entries,
+        outcomes=outcomes,
         ready=np.zeros(count, np.bool_),
         pooled=np.zeros(count, np.bool_),
         stop=count,

@@ -157,6 +157,8 @@ class SlotAllocator:
             parts.append(own.take(missing))
             missing -= len(parts[-1])
         pages = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if not len(pages):
+            return pages
         pages.sort()
         self._is_used[pages] = True
         self.generations[pages] += 1

@@ -212,7 +212,7 @@ class Window:
         """Blocks of the window, given by entry, may have become evictable in a pool."""
         if not self._hints:
             return
-        for number in np.unique(self._next_use[entries]).tolist():
+        for number in sorted(set(self._next_use[entries].tolist())):
             hint = self._hints.get(number)
             if hint is not None and pool not in hint.offered:
                 hint.offered.add(pool)
@@ -242,7 +242,7 @@ class Window:
 
     def evicted(self, entries: Int64Array) -> None:
         """Blocks of the window have left a pool: they may be fetched again when there is room."""
-        for number in np.unique(self._next_use[entries]).tolist():
+        for number in sorted(set(self._next_use[entries].tolist())):
             hint = self._hints.get(number)
             if hint is not None:
                 self._want(hint)

@@ -80,6 +80,7 @@ class Engine:
         self._began = 0.0
         self._deadline = np.inf
         self._told = 0
+        self._served, self._served_hashes = -1, trace.hashes[:0]
         self.leading = np.zeros(len(trace), np.int64)
         self.on_host = np.zeros(len(trace), np.int64)
         self.on_ssd = np.zeros(len(trace), np.int64)
@@ -118,7 +119,10 @@ class Engine:
         return None
 
     def _hashes(self, index: int) -> UInt8Array:
-        return self._trace.hashes[self._trace.request(index)]
+        """uint8[n, 32] of one request; those of the one being served are kept, for it asks several times."""
+        if index == self._served:
+            return self._served_hashes
+        return self._trace.hashes.take(self._trace.request(index), axis=0)
 
     def _arrive(self, index: int) -> None:
         self._waiting.append(index)
@@ -140,6 +144,7 @@ class Engine:
 
     def _begin(self, index: int) -> None:
         self._busy = True
+        self._served_hashes, self._served = self._hashes(index), index
         self._began, self._deadline = self._world.now, np.inf
         prefetch = self._prefetching.pop(index, None)
         if prefetch is not None:
