@@ -15,6 +15,7 @@ from tierstore.testing.engine_world import EngineWorld, chain
 from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Outcome, Presence, TierName
 
 if TYPE_CHECKING:
+    from tierstore.transfer.future import Transfer
     from tierstore.types import UInt8Array
 
 OK, MISS, REJECTED, CORRUPT, IO_ERROR, CANCELLED = Outcome
@@ -181,4 +182,89 @@ def test_what_is_parked_when_the_ssd_goes_off_is_let_go() -> None:
     world.write.end(failing, IO_ERROR, fault=BROKEN)
     assert not_stored(world) == {"ssd_off": 2 * FILE_BLOCKS}
     world.settle()
+    world.check_idle()
+
+
+def with_parked_blocks(limits: Limits | None = None) -> tuple[EngineWorld, UInt8Array]:
+    """A world, and blocks of which the last two thirds are parked while a file leaves."""
+    world = full_ssd(num_files=6 if limits else 4, limits=limits)
+    blocks = chain("new", 3 * FILE_BLOCKS)
+    world.put(blocks)
+    world.store.end()
+    world.write.end()
+    assert any(isinstance(job, DiscardJob) for job in world.write.jobs)
+    return world, blocks
+
+
+def on_ssd_before_the_end_of(flush: Transfer, world: EngineWorld, blocks: UInt8Array) -> int:
+    """How many blocks the SSD holds when the last job is answered that a flush waits for."""
+    before = -1
+    while not flush.done():
+        before = on_ssd(world, blocks)
+        world.write.end()
+    return before
+
+
+def test_a_flush_waits_for_a_put_that_is_parked_behind_a_later_one() -> None:
+    world = full_ssd()
+    blocks = chain("mine", 2)
+    world.put(blocks)
+    flush = world.flush()
+    world.put(chain("later", 3 * FILE_BLOCKS))
+    world.store.end(world.store.jobs[1])
+    world.write.end()  # what the flush does not wait for is parked
+    world.store.end()  # and behind it what it does wait for
+    assert on_ssd_before_the_end_of(flush, world, blocks) == len(blocks)
+    world.settle()
+    world.check_idle()
+
+
+def test_a_flush_waits_for_parked_blocks_that_a_durable_put_writes_meanwhile() -> None:
+    world, blocks = with_parked_blocks()
+    flush = world.flush()
+    world.put(blocks, durable=True)
+    assert on_ssd_before_the_end_of(flush, world, blocks) == len(blocks)
+    world.settle()
+    world.check_idle()
+
+
+def test_a_flush_ends_however_much_is_parked_behind_it() -> None:
+    world, _blocks = with_parked_blocks(Limits(write_inflight_nbytes_max=5 * FILE_BLOCKS * PAGE_NBYTES))
+    flush = world.flush()
+    for later in range(40):
+        world.put(chain(f"later {later}", FILE_BLOCKS + 2))
+        while world.store.jobs:
+            world.store.end()
+        world.write.end()
+        if flush.done():
+            break
+    assert flush.done()
+    world.settle()
+    world.check_idle()
+
+
+def test_a_block_is_parked_once_however_often_it_is_named() -> None:
+    world, blocks = with_parked_blocks()
+    with world.engine.planning() as planner:
+        num_waiting = planner.num_jobs
+    world.put(blocks)
+    world.get(blocks)
+    world.load.end()
+    with world.engine.planning() as planner:
+        assert planner.num_jobs == num_waiting
+    world.settle()
+    assert on_ssd(world, blocks) == len(blocks)
+    world.check_idle()
+
+
+def test_a_durable_put_of_a_part_of_a_write_leaves_the_rest_of_it_to_be_parked() -> None:
+    world = full_ssd()
+    blocks = chain("new", 3 * FILE_BLOCKS)
+    world.put(blocks)
+    world.store.end()
+    put = world.put(blocks[FILE_BLOCKS + 1 : FILE_BLOCKS + 3], parent=blocks[FILE_BLOCKS], durable=True)
+    world.settle()
+    assert put.result(0).ok
+    assert on_ssd(world, blocks) == len(blocks)
+    assert not_stored(world) == {}
     world.check_idle()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tierstore.types import Int64Array, UInt64Array
 
-__all__ = ["AGAIN", "CHECKED", "PREFETCHED", "READ_BACK", "REWRITING", "UNREADABLE", "Directory"]
+__all__ = ["AGAIN", "CHECKED", "PARKED", "PREFETCHED", "READ_BACK", "REWRITING", "UNREADABLE", "Directory"]
 
 PREFETCHED = np.uint8(1)
 """Flag of an entry that a prefetch brought in and that no get has used yet."""
@@ -44,6 +44,9 @@ AGAIN = np.uint8(16)
 
 CHECKED = np.uint8(32)
 """Flag of an entry whose bytes in the host pool somebody has given the checksum of."""
+
+PARKED = np.uint8(64)
+"""Flag of an entry that was admitted to SSD and waits in host memory for a file that is leaving."""
 
 _FREE, _KEYED, _DETACHED = 0, 1, 2
 

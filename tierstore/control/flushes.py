@@ -13,13 +13,13 @@ import numpy as np
 
 from tierstore.control.requests import FAR, Life
 from tierstore.layout import KVLayout
-from tierstore.types import CopyJob, Generation, JobId, Outcome, RequestId, SyncJob, TierName
+from tierstore.types import CopyJob, Generation, Outcome, SyncJob, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.mind import Mind
     from tierstore.control.requests import JobRecord, Request
     from tierstore.control.write_back import WriteBack
-    from tierstore.types import Int64Array, Plan
+    from tierstore.types import Int64Array, JobId, Plan, RequestId
 
 __all__ = ["NO_LIFE", "Flushes"]
 
@@ -27,12 +27,8 @@ NO_LIFE = Life(Generation(-1, b"", 0, KVLayout.opaque(block_nbytes=1)), slot_cla
 """A flush belongs to no namespace."""
 
 
-_PARKED = JobId(0)
-"""Stands for the writes to come of what is parked; jobs count from 1."""
-
-
 class Flushes:
-    """Flushes under way, each with the jobs it still waits for."""
+    """Flushes under way, each with the jobs and the parked batches it still waits for."""
 
     verb = ""
 
@@ -40,6 +36,7 @@ class Flushes:
         self._mind = mind
         self._write_back = write_back
         self._waiting: list[tuple[Request, set[JobId]]] = []
+        self._parked_before: set[JobId] = set()
         self._told_before: dict[RequestId, int] = {}
         self._num_failed = self._num_told = 0
 
@@ -51,9 +48,7 @@ class Flushes:
             self._end(request, Outcome.IO_ERROR, plan)
             return
         jobs = {record.job.job_id for record in self._mind.jobs.records() if self._matters(record.job)}
-        if self._write_back.num_parked:
-            jobs.add(_PARKED)
-        self._waiting.append((request, jobs))
+        self._waiting.append((request, jobs | self._write_back.parked))
         self._sync_if_quiet(plan)
 
     def heed(self, record: JobRecord) -> None:
@@ -61,21 +56,24 @@ class Flushes:
         assert record.outcomes is not None
         if np.count_nonzero(record.outcomes) and (isinstance(record.job, SyncJob) or self._matters(record.job)):
             self._num_failed += bool((record.outcomes == Outcome.IO_ERROR).any())
+        if self._waiting:
+            self._parked_before = self._write_back.parked
 
     def ended(self, record: JobRecord, plan: Plan) -> None:
-        """A job has ended; the writes that it led to, now in the plan or parked, are waited for instead."""
+        """A job has ended; the writes that it led to, now in the plan or parked, are waited for instead.
+
+        Each parked batch leads to its own: who waited for all that is written meanwhile might wait for ever.
+        """
+        unparked = self._write_back.take_unparked()
         if not self._waiting:
             return
         led_to = {job.job_id for job in plan.jobs if self._matters(job)}
-        over = {record.job.job_id}
-        if not self._write_back.num_parked:
-            over.add(_PARKED)
-        elif record.retry and np.count_nonzero(record.outcomes == Outcome.REJECTED.value):
-            led_to.add(_PARKED)
-        for _request, jobs in self._waiting:
-            if jobs & over:
-                jobs -= over
-                jobs |= led_to
+        led_to |= self._write_back.parked - self._parked_before
+        for over, instead in ((record.job.job_id, led_to), *unparked):
+            for _request, jobs in self._waiting:
+                if over in jobs:
+                    jobs.remove(over)
+                    jobs |= instead
         self._sync_if_quiet(plan)
 
     def _matters(self, job: object) -> bool:

@@ -83,6 +83,10 @@ class JobTable:
         assert isinstance(job, CopyJob), f"{job!r} fills no block"
         return job
 
+    def fillers(self, tier: TierName, entries: Int64Array) -> set[JobId]:
+        """The jobs in flight that fill these entries, all of them FILLING, in `tier`."""
+        return set(map(self._filling[tier].__getitem__, entries.tolist()))
+
     def filling(self, tier: TierName) -> set[int]:
         """Entries that jobs in flight fill in `tier`; for checks."""
         return set(self._filling[tier])

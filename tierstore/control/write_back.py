@@ -14,17 +14,19 @@ import numpy as np
 from tierstore.control.chains import Chains
 from tierstore.control.copies import write_blocks
 from tierstore.control.counting import count_written
-from tierstore.control.directory import AGAIN
+from tierstore.control.directory import AGAIN, PARKED
 from tierstore.control.entry import State
 from tierstore.control.write_budget import WriteBudget
 from tierstore.policy.base import Offer
 from tierstore.types import Outcome, TierName
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tierstore.control.mind import Mind
     from tierstore.control.requests import JobRecord, Request
     from tierstore.policy.base import AdmissionPolicy
-    from tierstore.types import CopyJob, CopyResult, Int64Array, Plan
+    from tierstore.types import CopyJob, CopyResult, Int64Array, JobId, Plan
 
 __all__ = ["WriteBack"]
 
@@ -55,12 +57,23 @@ class WriteBack:
         self._admission = admission
         self._budget = WriteBudget(mind.limits.write_nbytes_per_day)
         self.chains = Chains(mind.directory)
-        self._parked: list[_Parked] = []
+        self._parked: dict[JobId, _Parked] = {}
+        self._unparked: list[tuple[JobId, set[JobId]]] = []
 
     @property
     def num_parked(self) -> int:
         """Batches of blocks that wait for the file that is leaving."""
         return len(self._parked)
+
+    @property
+    def parked(self) -> set[JobId]:
+        """Those batches, each by a number that no job has."""
+        return set(self._parked)
+
+    def take_unparked(self) -> list[tuple[JobId, set[JobId]]]:
+        """The batches that have ended waiting since this was asked last, each with the jobs that write its blocks."""
+        unparked, self._unparked = self._unparked, []
+        return unparked
 
     @property
     def asks_when_leaving(self) -> bool:
@@ -102,6 +115,7 @@ class WriteBack:
     def _admit(self, request: Request, wanted: Int64Array, now: float, *, leaving: bool) -> Int64Array:
         """Those that the policy admits, that have their head on SSD or before them, and that the bounds allow."""
         mind, block_nbytes = self._mind, request.life.block_nbytes
+        wanted = wanted[mind.directory.flags[request.entries[wanted]] & PARKED == 0]  # admitted, paid for and counted
         if not len(wanted):
             return wanted
         entries = request.entries[wanted]
@@ -143,45 +157,57 @@ class WriteBack:
             record.retry = ssd.reclaiming
         count_written(mind, result, "first")
         mind.write_inflight_nbytes -= len(entries) * request.life.block_nbytes
+        mind.wake(record, plan, now)  # durable puts park what is theirs, and the rest may be behind it
         refused = (outcomes == Outcome.REJECTED) & ~gone
-        if record.retry and not record.waiters and mind.health.writes_on and np.count_nonzero(refused):
-            assert record.positions is not None
-            self.park(request, record.positions[refused], durable=False)
-        else:
-            mind.not_stored("write_refused", int(np.count_nonzero(refused)))
+        if np.count_nonzero(refused):
+            self._refused(record, entries, refused)
         mind.host.unpin(request.life.slot_class, entries)
-        mind.wake(record, plan, now)
         mind.directory.release(entries)
+
+    def _refused(self, record: JobRecord, entries: Int64Array, refused: NDArray[np.bool_]) -> None:
+        """A write found no room for some of its blocks: park those that no durable put waits for."""
+        if not record.retry or not self._mind.health.writes_on:
+            self._mind.not_stored("write_refused", int(np.count_nonzero(refused)))
+            return
+        assert record.request is not None and record.positions is not None
+        theirs = [put.entries[positions] for put, positions in record.waiters if put.durable and not put.done]
+        if theirs:
+            refused = refused & ~np.isin(entries, np.concatenate(theirs))
+        if np.count_nonzero(refused):
+            self.park(record.request, record.positions[refused], durable=False)
 
     def park(self, request: Request, positions: Int64Array, *, durable: bool) -> None:
         """Keep READY blocks that found no room on SSD in host memory until the file that is leaving has gone."""
-        mind = self._mind
-        mind.host.pin(request.life.slot_class, request.entries[positions])
+        mind, entries = self._mind, request.entries[positions]
+        mind.host.pin(request.life.slot_class, entries)
         if durable:
             request.awaiting += len(positions)
         else:
+            mind.directory.flags[entries] |= PARKED
             mind.write_inflight_nbytes += len(positions) * request.life.block_nbytes
-        self._parked.append(_Parked(request, positions, durable))
+        self._parked[mind.jobs.next_id()] = _Parked(request, positions, durable)
 
     def unpark(self, plan: Plan, now: float) -> list[Request]:
         """A file has gone, or could not: write what waited for its room; returns the durable puts that go on."""
-        mind, parked, self._parked = self._mind, self._parked, []
+        mind, parked, self._parked = self._mind, self._parked, {}
         resumed: list[Request] = []
-        for request, positions, durable in parked:
+        for number, (request, positions, durable) in parked.items():
             entries = request.entries[positions]
             there = mind.directory.host.state[entries] == State.READY
+            if not durable:
+                mind.directory.flags[entries] &= ~PARKED
             mind.host.unpin(request.life.slot_class, entries)
             mind.directory.release(entries[~there])
             if not durable:
                 mind.write_inflight_nbytes -= len(positions) * request.life.block_nbytes
                 self._write_parked(request, positions[there], plan)
-                continue
-            if request.done or not request.durable:
-                continue
-            request.awaiting -= len(positions)
-            request.outcomes[positions[~there]] = Outcome.CANCELLED
-            self.offer(request, positions[there], plan, now)
-            resumed.append(request)
+            elif request.durable and not request.done:
+                request.awaiting -= len(positions)
+                request.outcomes[positions[~there]] = Outcome.CANCELLED
+                self.offer(request, positions[there], plan, now)
+                resumed.append(request)
+            writing = entries[there & (mind.directory.ssd.state[entries] == State.FILLING)]
+            self._unparked.append((number, mind.jobs.fillers(TierName.SSD, writing)))
         return resumed
 
     def _write_parked(self, request: Request, positions: Int64Array, plan: Plan) -> None:
