@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
@@ -18,10 +18,14 @@ from tests.e2e.service.test_borrowers import attach
 from tests.e2e.service.world import Serving, client_of, served
 from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, rows
 from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service.client.copies import Copies
 from tierstore.service.lending import Lending
 from tierstore.service.sessions import Session, SessionLimits
 from tierstore.service.wire import CHOSEN_FIRST
 from tierstore.types import Outcome
+
+if TYPE_CHECKING:
+    from tierstore.types import UInt32Array
 
 BLOCKS = [block_hash(number) for number in range(6)]
 HASHES = b"".join(BLOCKS)
@@ -79,6 +83,28 @@ def test_a_put_withdrawn_while_its_slots_are_on_the_way_frees_them_at_once(
         put = client.namespace(namespace()).put(BLOCKS, BYTES)
         assert answered.wait(TIMEOUT_SECONDS)
         put.cancel()
+        assert put.result(TIMEOUT_SECONDS).outcomes == [Outcome.CANCELLED] * 6
+        serving.run(nothing_lent(*serving.server.sessions))
+        assert serving.store.namespace(namespace()).put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
+
+
+def test_a_put_withdrawn_while_it_copies_frees_its_slots_at_once(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill, filled, withdrawn = Copies.fill, threading.Event(), threading.Event()
+
+    def fill_late(copies: Copies, *given: Any) -> UInt32Array:
+        checksums = fill(copies, *given)
+        filled.set()
+        assert withdrawn.wait(TIMEOUT_SECONDS)
+        return checksums
+
+    monkeypatch.setattr(Copies, "fill", fill_late)
+    with client_of(serving) as client:
+        put = client.namespace(namespace()).put(BLOCKS, BYTES)
+        assert filled.wait(TIMEOUT_SECONDS)
+        put.cancel()
+        withdrawn.set()
         assert put.result(TIMEOUT_SECONDS).outcomes == [Outcome.CANCELLED] * 6
         serving.run(nothing_lent(*serving.server.sessions))
         assert serving.store.namespace(namespace()).put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok

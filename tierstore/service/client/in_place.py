@@ -85,14 +85,14 @@ class InPlace:
             running.check()
             with self._pool.used(offsets, memory.kv.stored_nbytes) as view:
                 checksums = self._copies.fill(view, offsets, memory, np.array(answer.positions, np.int64))
-        except (TierstoreError, Withdrawn):
+            commit = pb.CommitRequest(scope=request.scope, reservation_id=number, checksums=checksums.tolist())
+            seconds = self._patience.of(request.deadline_seconds)
+            return convert.to_result(self._ask(running, commit, pb.CommitResponse, seconds).result)
+        except (TierstoreError, Withdrawn):  # a commit that was heard has taken it, and there is nothing to abandon
             abandon = pb.AbandonRequest(scope=request.scope, reservation_id=number)
             if not self._pool.tell(abandon):
                 self._session.forget(abandon, self._patience.call)
             raise
-        commit = pb.CommitRequest(scope=request.scope, reservation_id=number, checksums=checksums.tolist())
-        seconds = self._patience.of(request.deadline_seconds)
-        return convert.to_result(self._ask(running, commit, pb.CommitResponse, seconds).result)
 
     def _ask(self, running: Running, request: Request, kind: type[M], seconds: float) -> M:
         """Make a call that a withdrawal cuts off; what it was about to be given has a number, and is given back."""

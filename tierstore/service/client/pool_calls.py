@@ -81,7 +81,8 @@ class PoolCalls:
             return False
         try:
             message = _framed(request, 0)
-            self._over = self._connection.send(message) < len(message)  # whatever follows would make no sense
+            if self._connection.send(message) < len(message):
+                self._over = True  # whatever follows would make no sense
         except OSError:
             return False
         finally:
@@ -133,7 +134,8 @@ class PoolCalls:
                         continue
                     self._wait(call, self._room)
             finally:
-                self._over = self._over or 0 < len(rest) < len(message)
+                if 0 < len(rest) < len(message):
+                    self._over = True
 
     def _wait(self, call: _Call, poll: select.poll) -> None:
         """Until the socket is ready. Raises UnavailableError where that takes too long, or is for nothing."""
