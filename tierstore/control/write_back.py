@@ -115,7 +115,8 @@ class WriteBack:
     def _admit(self, request: Request, wanted: Int64Array, now: float, *, leaving: bool) -> Int64Array:
         """Those that the policy admits, that have their head on SSD or before them, and that the bounds allow."""
         mind, block_nbytes = self._mind, request.life.block_nbytes
-        wanted = wanted[mind.directory.flags[request.entries[wanted]] & PARKED == 0]  # admitted, paid for and counted
+        if self._parked:  # what was admitted then is paid for and counted
+            wanted = wanted[mind.directory.flags[request.entries[wanted]] & PARKED == 0]
         if not len(wanted):
             return wanted
         entries = request.entries[wanted]
