@@ -109,6 +109,23 @@ def test_a_block_that_only_another_file_would_take_leaves_writes_on_while_the_on
         assert "too few for two chunk files" in store.health()["ssd"].why
 
 
+def test_below_the_floor_no_file_is_given_back_for_blocks_that_none_would_help_to_room(place: Path) -> None:
+    """The current file of another layout still takes some: no reason to go on for those that need a file."""
+    floor_nbytes = 2 << 20
+    with small_store(ssd_dir=place / "kv", ssd_size="3 MiB", ssd_free_floor=floor_nbytes) as store:
+        handle, other = store.namespace(namespace()), store.namespace(namespace(BLOCK_NBYTES // 2))
+        theirs = rows([1000], BLOCK_NBYTES // 2)
+        assert other.put([block_hash(1000)], theirs, durable=True).result(TIMEOUT_SECONDS).ok
+        for first in range(0, 63, 7):
+            assert put(handle, first) == [Outcome.OK] * 7
+        kept_nbytes = chunk_nbytes(place / "kv")
+        fill(place, leave_nbytes=FILE_NBYTES // 2)
+        put_until_refused(store, handle, 100)
+        assert "free_floor" in store.health()["ssd"].why
+        assert chunk_nbytes(place / "kv") == kept_nbytes
+        assert served(handle, range(63)) == 63
+
+
 def test_a_file_that_is_taken_up_again_with_room_is_no_shortage(place: Path) -> None:
     fill(place, leave_nbytes=5 * FILE_NBYTES // 2)
     with small_store(ssd_dir=place / "kv") as store:

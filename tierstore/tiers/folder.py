@@ -65,8 +65,11 @@ class ChunkFolder:
 
     @property
     def shortage(self) -> str:
-        """Why nothing can be written, whichever file goes: see `Space.shortage`. None while a file takes blocks."""
-        if self.has_reserve and any(chunk.takes_more for chunk in tuple(self._current.values())):
+        """Why nothing can be written, whichever file goes: see `Space.shortage`. None while the one file takes blocks.
+
+        Of several, one after another would be given back in vain for a block that needs another one.
+        """
+        if self.has_reserve and len(self.files) == 1 and any(own.takes_more for own in tuple(self._current.values())):
             return ""
         return self._space.shortage
 
