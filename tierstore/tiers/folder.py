@@ -65,10 +65,7 @@ class ChunkFolder:
 
     @property
     def shortage(self) -> str:
-        """Why nothing can be written, whichever file goes: see `Space.shortage`. None while the one file takes blocks.
-
-        Of several, one after another would be given back in vain for a block that needs another one.
-        """
+        """Why nothing can be written: see `Space.shortage`. None while one file, which alone is not given back, has room."""
         if self.has_reserve and len(self.files) == 1 and any(own.takes_more for own in tuple(self._current.values())):
             return ""
         return self._space.shortage
