@@ -65,7 +65,7 @@ class ChunkFolder:
 
     @property
     def shortage(self) -> str:
-        """Why nothing can be written: see `Space.shortage`. None while one file, which alone is not given back, has room."""
+        """Why nothing can be written: see `Space.shortage`. None while a single file, never given back, has room."""
         if self.has_reserve and len(self.files) == 1 and any(own.takes_more for own in tuple(self._current.values())):
             return ""
         return self._space.shortage
