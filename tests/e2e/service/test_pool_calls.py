@@ -63,6 +63,15 @@ def test_slots_are_asked_for_and_given_back_over_the_pools_socket(serving: Servi
         assert metrics.total(Metric.SERVICE_FAILED_CALLS) == 0
 
 
+@pytest.mark.usefixtures("nothing_over_grpc")
+def test_a_deadline_in_a_year_is_none_too_far(serving: Serving) -> None:
+    with client_of(serving) as client:
+        handle, found, seconds = client.namespace(namespace()), np.zeros_like(BYTES), 365 * 86400.0
+        assert handle.put(BLOCKS, BYTES, deadline_seconds=seconds).result(TIMEOUT_SECONDS).ok
+        assert handle.get(BLOCKS, found, deadline_seconds=seconds).result(TIMEOUT_SECONDS).ok
+        assert np.array_equal(found, BYTES)
+
+
 def test_a_server_that_takes_no_calls_there_is_asked_over_grpc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attach_pool = Lending.attach_pool
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["PoolCalls"]
 
 _RECEIVED_NBYTES = 1 << 16
+_POLL_SECONDS_MAX = 86400.0
+"""poll(2) counts milliseconds in an int: whoever waits for longer asks again."""
+
 _ENDED = "the session with the service has ended; another one is being opened"
 
 M = TypeVar("M", bound="Message")
@@ -140,8 +143,8 @@ class PoolCalls:
     def _wait(self, call: _Call, poll: select.poll) -> None:
         """Until the socket is ready. Raises UnavailableError where that takes too long, or is for nothing."""
         seconds = call.until - time.monotonic()
-        ready = poll.poll(max(0.0, seconds) * 1000)
-        if not ready:
+        ready = poll.poll(max(0.0, min(seconds, _POLL_SECONDS_MAX)) * 1000)
+        if not ready and seconds <= _POLL_SECONDS_MAX:
             raise UnavailableError("DEADLINE_EXCEEDED: the server has not answered in time")
         for number, _events in ready:
             if number == self._bell:
