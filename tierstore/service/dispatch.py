@@ -1,6 +1,6 @@
 """Between gRPC and the calls: who calls, in which session, within which limits; and what an error becomes.
 
-Called by the server, which registers what is made here. Every call passes through, and on through admission, so that
+Called by the server, which registers what is made here. Every call passes through, and past the guard, so that
 no room behind it can forget to ask. Messages are written, not yielded: gRPC leaves a generator open when a client goes
 away between two of them, and with it whatever it holds.
 """
@@ -19,7 +19,7 @@ from grpc import aio
 import tierstore
 from tierstore.errors import IdentityError, LimitError, TierstoreError, UnavailableError, VersionError
 from tierstore.service._pb import tierstore_pb2 as pb
-from tierstore.service.admission import Admission
+from tierstore.service.guard import Guard
 from tierstore.service.status import ERROR_KEY, code_of
 from tierstore.service.streams import BATCH_NBYTES
 from tierstore.service.wire import CHUNK_NBYTES, HASHES_MAX, METHODS, PROTOCOL, SERVICE_NAME, Data
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from typing import TypeAlias
 
+    from tierstore.service.rooms import Rooms
     from tierstore.service.security import Authority, Principal
-    from tierstore.service.server import Rooms
     from tierstore.service.sessions import Session
 
     Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
@@ -55,7 +55,7 @@ class Dispatcher:
     def __init__(self, rooms: Rooms, authority: Authority) -> None:
         self._rooms = rooms
         self._authority = authority
-        self._admission = Admission(rooms)
+        self._guard = Guard(rooms)
 
     def handlers(self) -> grpc.GenericRpcHandler[object, object]:
         """For the server."""
@@ -75,7 +75,7 @@ class Dispatcher:
     def _unary(self, name: str) -> Callable[[object, Context], Awaitable[object]]:
         async def answer(request: object, context: Context) -> object:
             try:
-                return await self._admission.answer(name, request, lambda: self._principal(context))
+                return await self._guard.answer(name, request, lambda: self._principal(context))
             except TierstoreError as error:
                 return await _abort(context, error)
 
@@ -83,7 +83,7 @@ class Dispatcher:
 
     async def _get(self, request: pb.GetRequest, context: Context) -> None:
         try:
-            with self._admission.admitted("Get", request, lambda: self._principal(context)) as session:
+            with self._guard.admitted("Get", request, lambda: self._principal(context)) as session:
                 async with aclosing(self._rooms.streams.get(session, request)) as messages:
                     async for few in messages:
                         await self._patiently(_write(context, few))
@@ -98,7 +98,7 @@ class Dispatcher:
             first = await anext(requests, None)
             if not isinstance(first, pb.PutRequest) or first.WhichOneof("part") != "begin":
                 raise IdentityError("the first message of a put says whose blocks follow; send PutBegin")
-            with self._admission.admitted("Put", first.begin, lambda: principal) as session:
+            with self._guard.admitted("Put", first.begin, lambda: principal) as session:
                 return await self._rooms.streams.put(session, first.begin, self._data_of(requests))
         except TierstoreError as error:
             return await _abort(context, error)
@@ -139,7 +139,7 @@ class Dispatcher:
         )
 
     def _principal(self, context: Context) -> Principal:
-        self._admission.check_open()
+        self._guard.check_open()
         metadata = dict(context.invocation_metadata() or ())
         return self._authority.principal(metadata)
 

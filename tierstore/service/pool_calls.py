@@ -28,7 +28,7 @@ __all__ = ["Answering", "PoolCalls"]
 _logger = logging.getLogger(__name__)
 
 Answering: TypeAlias = "Callable[[str, object, Callable[[], Principal]], Awaitable[object]]"
-"""Answers a call by its name; see `tierstore.service.admission.Admission`."""
+"""Answers a call by its name; see `tierstore.service.guard.Guard`."""
 
 _UNDER_WAY_MAX = 16
 """Calls of one connection; while there are so many, no more are read."""

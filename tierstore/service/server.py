@@ -6,8 +6,6 @@ Lives on one event loop. It shares a process with the store, and takes none of i
 from __future__ import annotations
 
 import asyncio
-import secrets
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from grpc import aio
@@ -16,14 +14,15 @@ from tierstore.errors import ConfigError
 from tierstore.metrics import Metric, Metrics
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service._pb.standard import health_pb2, health_pb2_grpc, reflection
-from tierstore.service.admission import Admission
 from tierstore.service.calls import Calls
 from tierstore.service.dispatch import Dispatcher
 from tierstore.service.gate import ReflectionGate
+from tierstore.service.guard import Guard
 from tierstore.service.health import Health
 from tierstore.service.lending import Lending
 from tierstore.service.pool_socket import PoolSocket
 from tierstore.service.quotas import Quotas
+from tierstore.service.rooms import Rooms
 from tierstore.service.security import OwnerOnly
 from tierstore.service.sessions import SessionLimits, Sessions
 from tierstore.service.sockets import UNIX, clear_way, private_mode, unlink_socket
@@ -33,21 +32,16 @@ from tierstore.service.wire import MESSAGE_NBYTES_MAX, SERVICE_NAME
 from tierstore.service.workers import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
     import grpc
 
     from tierstore.service.security import Authority
-    from tierstore.service.sessions import Session
     from tierstore.store import Store
 
-__all__ = ["Rooms", "Server"]
+__all__ = ["Server"]
 
 _DISK_THREADS = 2
 _DISK_SECONDS = 5.0
 """So long a server that ends waits for verbs that a disk holds up; nobody waits for their answers any more."""
-
-_BOOT_ID_NBYTES = 16
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_NBYTES_MAX),
@@ -60,33 +54,6 @@ _OPTIONS = (
         0,
     ),  # by itself gRPC cuts off whoever is idle and pings more often than in 5 minutes
 )
-
-
-@dataclass(slots=True)
-class Rooms:
-    """What the dispatchers of all addresses share.
-
-    Attributes:
-        sessions: Every session.
-        calls: Calls without blocks, by name.
-        streams: Get and Put.
-        may_attach: Whether a session may map the pool.
-        prefetch_waits: Whether requests wait for their prefetches.
-        traffic: Calls under way.
-        metrics: Counted into, on the server's loop.
-        quotas: What each credential has.
-        boot_id: Another one after each start.
-    """
-
-    sessions: Sessions
-    calls: Mapping[str, Callable[..., Awaitable[object]]]
-    streams: Streams
-    may_attach: Callable[[Session], bool]
-    prefetch_waits: bool
-    traffic: Traffic
-    metrics: Metrics
-    quotas: Quotas
-    boot_id: bytes = field(default_factory=lambda: secrets.token_bytes(_BOOT_ID_NBYTES))
 
 
 class Server:
@@ -135,7 +102,7 @@ class Server:
             quotas=quotas,
         )
         if self._pool_socket is not None:
-            self._pool_socket.start(Admission(self._rooms).answer)
+            self._pool_socket.start(Guard(self._rooms).answer)
         store.count_in(self._counted)
 
     def _counted(self) -> Metrics:

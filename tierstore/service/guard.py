@@ -18,14 +18,14 @@ from tierstore.types import HASH_NBYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tierstore.service.rooms import Rooms
     from tierstore.service.security import Principal
-    from tierstore.service.server import Rooms
     from tierstore.service.sessions import Session
 
-__all__ = ["Admission"]
+__all__ = ["Guard"]
 
 
-class Admission:
+class Guard:
     """See the module.
 
     Args:
