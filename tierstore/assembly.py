@@ -63,6 +63,7 @@ class House:
     """A store's floors, standing.
 
     Attributes:
+        config: What it was built from.
         device: Whose pages are copied.
         pool: The host pool.
         engine: The engine.
@@ -75,6 +76,7 @@ class House:
         closing: Takes everything down.
     """
 
+    config: StoreConfig
     device: Device
     pool: HostPool
     engine: Engine
@@ -145,7 +147,7 @@ def build(
             folder.callback(recency.close)
         stack.callback(_leave_where_stuck, engine, folder)
         stack.callback(engine.close)
-        return House(device, pool, engine, links, metrics, manifest, recovered, recency, tier, stack.pop_all())
+        return House(config, device, pool, engine, links, metrics, manifest, recovered, recency, tier, stack.pop_all())
 
 
 def _begin_short(why: str, planner: Planner, now: float) -> tuple[None, Plan]:

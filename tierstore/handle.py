@@ -5,15 +5,17 @@ Made by `tierstore.store`; awaited in `tierstore.aio`. Moves nothing itself and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from tierstore.arguments import as_hashes, as_priority, seconds_of
 from tierstore.control.loading import LoadRequest
-from tierstore.errors import ConfigError
+from tierstore.device.binding import bind_for
+from tierstore.errors import ConfigError, ReadOnlyError
 from tierstore.keys import Namespace
+from tierstore.policy.prefetching import PrefetchPolicy
 from tierstore.transfer import catalogue, openings, scheduling
 from tierstore.transfer.caller_memory import BlockIds, CallerMemory
 from tierstore.transfer.future import Transfer
@@ -22,9 +24,11 @@ from tierstore.types import HASH_NBYTES, Generation, Presence
 
 if TYPE_CHECKING:
     from tierstore.advice import LoadAdvice
-    from tierstore.store import Store
+    from tierstore.assembly import House
     from tierstore.transfer.base import FarSide
     from tierstore.types import UInt8Array
+
+    BeginNext: TypeAlias = Callable[["NamespaceHandle"], None]
 
 __all__ = ["NO_PARENT", "NamespaceHandle"]
 
@@ -38,28 +42,35 @@ class NamespaceHandle:
     engine's cache bound as a `PagedKV`, or one array or tensor whose first axis counts blocks (or a sequence of
     such, one a page of the layout), in the layout's dtype or as raw bytes, C-contiguous within a block. They must
     stay untouched until the transfer is done.
+
+    Attributes:
+        namespace: Whose blocks.
+        generation: The living one; `begin_next` moves on to another.
     """
 
-    def __init__(self, store: Store, namespace: Namespace, generation: Generation) -> None:
+    def __init__(self, house: House, namespace: Namespace, generation: Generation, begin_next: BeginNext) -> None:
         self.namespace = namespace
-        self._store = store
-        self._generation = generation
+        self._house = house
+        self._engine = house.engine
+        self.generation = generation
+        self._begin_next = begin_next
+        self._prefetching = PrefetchPolicy.of(house.config.prefetch)
 
     def lookup(self, hashes: Sequence[bytes] | UInt8Array) -> int:
         """How many blocks from the first are usable without a hole. Pins nothing and moves nothing."""
-        return self._store.engine.leading(self._generation.number, as_hashes(hashes))
+        return self._engine.leading(self.generation.number, as_hashes(hashes))
 
     def presence(self, hashes: Sequence[bytes] | UInt8Array) -> list[Presence]:
         """What is known of each block."""
-        return self._store.engine.presence(self._generation.number, as_hashes(hashes))
+        return self._engine.presence(self.generation.number, as_hashes(hashes))
 
     def places(self, hashes: Sequence[bytes] | UInt8Array) -> UInt8Array:
         """uint8[n]: the nearest tier from which each block could be loaded, as `tierstore.advice.Place`."""
-        return scheduling.places(self._store.engine, self._generation.number, as_hashes(hashes))
+        return scheduling.places(self._engine, self.generation.number, as_hashes(hashes))
 
     def held(self) -> tuple[int, int]:
         """How many blocks are in host memory, and on SSD. Takes a few ms for a million blocks, in slices."""
-        return catalogue.held(self._store.engine, self._generation.number)
+        return catalogue.held(self._engine, self.generation.number)
 
     def put(
         self,
@@ -133,7 +144,7 @@ class NamespaceHandle:
             IdentityError, ClosedError: Before anything has happened.
         """
         keys = as_hashes(hashes)
-        lease = Lease(self._store.pool.generations, self._store.engine.shield)
+        lease = Lease(self._house.pool.generations, self._engine.shield)
         lease.begin(lambda loan: self._start(openings.lent(openings.getting(keys)), keys, loan, deadline_seconds))
         return lease
 
@@ -151,7 +162,7 @@ class NamespaceHandle:
         """
         keys = as_hashes(hashes)
         parents = _parents(parent, keys)
-        reservation = Reservation(self._store.pool.generations, self._store.engine.shield)
+        reservation = Reservation(self._house.pool.generations, self._engine.shield)
         opening = openings.lent(openings.putting(keys, parents, durable=durable))
         reservation.begin(lambda loan: self._start(opening, keys, loan, deadline_seconds))
         return reservation
@@ -171,7 +182,7 @@ class NamespaceHandle:
         """
         keys = as_hashes(hashes)
         if deadline_seconds is None:
-            deadline_seconds = self._store.prefetching.within(len(keys) * self.namespace.layout.block_tokens)
+            deadline_seconds = self._prefetching.within(len(keys) * self.namespace.layout.block_tokens)
         return self._start(openings.prefetching(keys, as_priority(priority)), keys, None, deadline_seconds)
 
     def may_start(self, prefetch: Transfer) -> bool:
@@ -179,7 +190,7 @@ class NamespaceHandle:
 
         With ``best-effort`` it always may, and what has not begun is withdrawn; else once the prefetch is done.
         """
-        if not self._store.prefetching.waits:
+        if not self._prefetching.waits:
             prefetch.cancel()
             return True
         return prefetch.done()
@@ -207,7 +218,7 @@ class NamespaceHandle:
             IdentityError, ClosedError: Before anything has happened.
         """
         waiting = [(rank, as_hashes(hashes)) for rank, hashes in added]
-        scheduling.hint(self._store.engine, session_id, self._generation.number, waiting, list(removed))
+        scheduling.hint(self._engine, session_id, self.generation.number, waiting, list(removed))
 
     def plan_load(
         self,
@@ -234,14 +245,14 @@ class NamespaceHandle:
         if computed_tokens < 0:
             raise ConfigError(f"computed_tokens is {computed_tokens}; pass 0, or how many tokens the engine holds")
         wanted = LoadRequest(as_hashes(hashes), computed_tokens, seconds_of(deadline_seconds), from_tail)
-        return scheduling.plan_load(self._store.engine, self._generation.number, wanted)
+        return scheduling.plan_load(self._engine, self.generation.number, wanted)
 
     def report_prefill(self, *, prefix_tokens: int, num_tokens: int, seconds: float) -> None:
         """Say what computing has taken: `num_tokens` behind `prefix_tokens`. `plan_load` learns from it.
 
         What is no measurement, such as the difference of a clock that was set back, is passed over.
         """
-        with self._store.engine.planning() as planner:
+        with self._engine.planning() as planner:
             prefill = planner.loading.prefill(self.namespace.fingerprint)
             prefill.report(prefix_tokens=prefix_tokens, num_tokens=num_tokens, seconds=seconds)
 
@@ -251,33 +262,22 @@ class NamespaceHandle:
         Outcomes: OK for a block that was known, MISS for one that was not. Anything else says that the SSD
         could not take it down, and that a restart may find the block again. ReadOnlyError with ``ssd.read_only``.
         """
-        self._store.check_may_delete()
-        keys = as_hashes(hashes)
-        number = self._generation.number
-        return self._store.engine.start(
-            lambda planner: planner.delete(number, keys), num_blocks=len(keys), block_nbytes=0
-        )
+        if self._house.config.ssd.read_only:
+            raise ReadOnlyError("delete")
+        keys, number = as_hashes(hashes), self.generation.number
+        return self._engine.start(lambda planner: planner.delete(number, keys), num_blocks=len(keys), block_nbytes=0)
 
     def clear(self) -> None:
         """Forget every block of the namespace, durably: nothing put before comes back. Blocks.
 
         DiskError where it could not be written, and nothing is forgotten; ReadOnlyError with ``ssd.read_only``.
         """
-        self._store.begin_next_generation(self)
-
-    @property
-    def generation(self) -> Generation:
-        """The living one."""
-        return self._generation
-
-    def enter(self, generation: Generation) -> None:
-        """Go on in a generation that the store has begun."""
-        self._generation = generation
+        self._begin_next(self)
 
     def _start(
         self, open_request: openings.Opening, keys: UInt8Array, memory: FarSide | None, deadline_seconds: float | None
     ) -> Transfer:
-        engine, number = self._store.engine, self._generation.number
+        engine, number = self._engine, self.generation.number
         deadline = engine.now() + seconds_of(deadline_seconds)
         return engine.start(
             lambda planner: open_request(planner, number, deadline),
@@ -290,8 +290,8 @@ class NamespaceHandle:
     def _memory(
         self, keys: UInt8Array, buffers: object, block_ids: BlockIds | None, after: object, *, written: bool
     ) -> CallerMemory:
-        kv = self._store.bind(buffers, self.namespace)
-        events = [self._store.device.as_event(given) for given in (after if isinstance(after, Sequence) else [after])]
+        kv = bind_for(buffers, self.namespace, self._house.device)
+        events = [self._house.device.as_event(given) for given in (after if isinstance(after, Sequence) else [after])]
         return CallerMemory.check(kv, len(keys), block_ids, events, written=written)
 
 

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING
 
 from tierstore.assembly import build
 from tierstore.config import StoreConfig
-from tierstore.device.binding import bind_for
-from tierstore.errors import ClosedError, IdentityError, ReadOnlyError
+from tierstore.errors import ClosedError, IdentityError
 from tierstore.handle import NamespaceHandle
 from tierstore.health import Service, TierHealth
 from tierstore.keys import Namespace
 from tierstore.metrics import Metric
 from tierstore.monitor.log_lines import write_log
 from tierstore.monitor.showing import handle_kind, show
-from tierstore.policy.prefetching import PrefetchPolicy
 from tierstore.shield import Shield
 from tierstore.transfer import catalogue, scheduling
 from tierstore.transfer.future import Transfer, TransferResult
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tierstore.device.base import Device
-    from tierstore.device.paged_kv import PagedKV
     from tierstore.disk.base import Disk
     from tierstore.metrics import Metrics
     from tierstore.tiers.host_pool import HostPool
@@ -143,7 +140,9 @@ class Store:
                     catalogue.adopt(self.engine, generation.number, batch.hashes, batch.extents, usage)
                 if namespace.stored_as is not None:
                     _logger.warning(_LOSSY, namespace.model, namespace.stored_as)
-                handle = self._handles[namespace.fingerprint] = self._new_handle(self, namespace, generation)
+                handle = self._handles[namespace.fingerprint] = self._new_handle(
+                    self._house, namespace, generation, self._begin_next
+                )
             return handle
 
     def _open_generation(self, namespace: Namespace, epoch: int) -> Generation:
@@ -154,8 +153,8 @@ class Store:
         self._num_generations += 1
         return generation
 
-    def begin_next_generation(self, handle: NamespaceHandle) -> None:
-        """End a namespace's epoch, durably, and move its handle into the next. Blocks. Called by `clear`."""
+    def _begin_next(self, handle: NamespaceHandle) -> None:
+        """End a namespace's epoch, durably, and move its handle into the next. Blocks."""
         self._shield(lambda: self._advance(handle))
 
     def _advance(self, handle: NamespaceHandle) -> None:
@@ -164,23 +163,12 @@ class Store:
             manifest, current = self._house.manifest, handle.generation
             fingerprint = handle.namespace.fingerprint
             epoch = current.epoch + 1 if manifest is None else manifest.advance(fingerprint)
-            handle.enter(self._open_generation(handle.namespace, epoch))
+            handle.generation = self._open_generation(handle.namespace, epoch)
             self.engine.end_life(current.number)
-
-    def check_may_delete(self) -> None:
-        """Raise ReadOnlyError where the folder is only looked at: a deletion there would not last."""
-        if self.config.ssd.read_only:
-            raise ReadOnlyError("delete")
-
-    @property
-    def prefetching(self) -> PrefetchPolicy:
-        """How long requests wait for their prefetches; for the handles."""
-        settings = self.config.prefetch
-        return PrefetchPolicy(settings.policy, settings.timeout_seconds, settings.timeout_seconds_per_1k_tokens)
 
     @property
     def engine(self) -> Engine:
-        """The engine; for the handles and for those who measure."""
+        """The engine; for those who measure."""
         return self._house.engine
 
     @property
@@ -192,15 +180,6 @@ class Store:
     def device(self) -> Device:
         """Whose caches are copied."""
         return self._house.device
-
-    def bind(self, buffers: object, namespace: Namespace) -> PagedKV:
-        """A caller's cache, bound for the namespace's layout already, or its plain buffers as one.
-
-        Raises:
-            LayoutError: They do not fit.
-            DeviceError: They lie elsewhere than the caches of the store's device, or have been freed.
-        """
-        return bind_for(buffers, namespace, self.device)
 
     def flush(self) -> Transfer:
         """Make everything put so far durable, write-backs included. Does not block.

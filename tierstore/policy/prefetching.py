@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tierstore.config import PrefetchConfig
 
 __all__ = ["PREFETCH_POLICIES", "PrefetchPolicy"]
 
@@ -24,6 +28,11 @@ class PrefetchPolicy:
     name: str = "best-effort"
     timeout_seconds: float = 1.0
     timeout_seconds_per_1k_tokens: float = 0.25
+
+    @classmethod
+    def of(cls, settings: PrefetchConfig) -> PrefetchPolicy:
+        """What a store's settings say."""
+        return cls(settings.policy, settings.timeout_seconds, settings.timeout_seconds_per_1k_tokens)
 
     def within(self, num_tokens: int) -> float | None:
         """Seconds that a prefetch of so many tokens may take; None for no bound."""

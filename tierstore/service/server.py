@@ -12,6 +12,7 @@ from grpc import aio
 
 from tierstore.errors import ConfigError
 from tierstore.metrics import Metric, Metrics
+from tierstore.policy.prefetching import PrefetchPolicy
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service._pb.standard import health_pb2, health_pb2_grpc, reflection
 from tierstore.service.calls import Calls
@@ -96,7 +97,7 @@ class Server:
             {**calls.by_name, **lending.by_name},
             Streams(store, quotas),
             lending.may_attach,
-            prefetch_waits=store.prefetching.waits,
+            prefetch_waits=PrefetchPolicy.of(store.config.prefetch).waits,
             traffic=self._traffic,
             metrics=self._metrics,
             quotas=quotas,
