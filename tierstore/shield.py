@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from tierstore.forks import check_owner
 from tierstore.worker import Worker
 
-__all__ = ["Shield", "Shielded", "unshielded"]
+__all__ = ["Shield", "Shielded", "interruptible", "unshielded"]
 
 _CALLS_MAX = 1024
 """Calls that may wait: the main thread waits for each, so that there are more only after as many exceptions."""
@@ -36,6 +36,11 @@ def unshielded(task: Callable[[], T], /) -> T:
     return task()
 
 
+def interruptible() -> bool:
+    """Whether a signal handler may raise on this thread."""
+    return threading.current_thread() is threading.main_thread()
+
+
 class Shield:
     """A thread for the calls of the main thread: 0.02 to 0.05 ms more for each."""
 
@@ -50,7 +55,7 @@ class Shield:
             ForkError: In a fork of the process that made this.
         """
         check_owner(self._owner_pid)
-        return self._worker.ask(task) if threading.current_thread() is threading.main_thread() else task()
+        return self._worker.ask(task) if interruptible() else task()
 
     def later(self, task: Callable[[], None]) -> None:
         """Call a task after all that came before, without waiting; it may close the shield."""

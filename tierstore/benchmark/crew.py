@@ -56,11 +56,11 @@ class Member:
 
     def put(self, call: int) -> TransferResult:
         """Put a call's blocks. Blocks until they are readable."""
-        return self.handle.put(self.hashes(call), self.buffer).result(_TIMEOUT_SECONDS)
+        return self.handle.put(self.hashes(call), self.buffer).result()
 
     def get(self, call: int) -> TransferResult:
         """Get a call's blocks. Blocks."""
-        return self.handle.get(self.hashes(call), self.buffer).result(_TIMEOUT_SECONDS)
+        return self.handle.get(self.hashes(call), self.buffer).result()
 
     def num_wrong(self, call: int) -> int:
         """How many blocks in the buffer are not, byte for byte, those of this call."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tierstore.benchmark.machine import describe_machine
@@ -13,6 +15,7 @@ from tierstore.benchmark.serve_copies import measure_local, measure_streams
 from tierstore.benchmark.serve_load import put_under_load
 from tierstore.benchmark.serve_processes import serving
 from tierstore.errors import TierstoreError
+from tierstore.worker import Worker
 
 if TYPE_CHECKING:
     from tierstore.benchmark.serve_load import Load
@@ -29,6 +32,8 @@ _BATCHES = {"control.lookup": LOOKED_UP_BLOCKS, "control.acquire": ACQUIRED_BLOC
 def measure_service(plan: ServePlan, on_progress: Callable[[str, float], None], recorded: Sequence[int] = ()) -> Report:
     """Start a service, measure every way into it, put it under load, end it. Blocks.
 
+    Calls come from threads other than the main one: on those, who waits for a transfer does its work himself.
+
     Args:
         plan: What to measure.
         on_progress: Called often with what is being measured and how much of its time has passed, 0 to 1.
@@ -36,8 +41,9 @@ def measure_service(plan: ServePlan, on_progress: Callable[[str, float], None], 
     """
 
     def take(probe: Probe) -> Measurement:
-        return measure(probe, seconds=plan.seconds, on_progress=lambda fraction: on_progress(probe.link, fraction))
+        return worker.ask(partial(measure, probe, seconds=plan.seconds, on_progress=partial(on_progress, probe.link)))
 
+    worker = Worker("bench-caller", capacity=1)
     machine = describe_machine(plan.folder)
     rows: list[Row] = []
     loads: list[Load] = []
@@ -47,7 +53,7 @@ def measure_service(plan: ServePlan, on_progress: Callable[[str, float], None], 
         "stream": measure_streams,
         "control": measure_control,
     }
-    with serving(plan) as served:
+    with closing(worker), serving(plan) as served:
         for room, measure_room in rooms.items():
             try:
                 for taken in measure_room(plan, served, take):

@@ -64,7 +64,15 @@ class TransferResult:
 
 
 class Transfer:
-    """A verb under way. The memory passed to the verb must not be touched until it is done."""
+    """A verb under way. The memory passed to the verb must not be touched until it is done.
+
+    Args:
+        block_nbytes: Bytes of each block.
+        cancel: Withdraws it.
+        num_blocks: Blocks of the request.
+        layers: Of a get.
+        help_out: Does on the calling thread what there is to do, if nobody has begun it. Called by who only waits.
+    """
 
     def __init__(
         self,
@@ -72,11 +80,13 @@ class Transfer:
         cancel: Callable[[Transfer], None],
         num_blocks: int = 1,
         layers: Layers | None = None,
+        help_out: Callable[[], None] | None = None,
     ) -> None:
         self._block_nbytes = block_nbytes
         self._num_blocks = num_blocks
         self._cancel = cancel
         self._layers = layers
+        self._help_out = help_out
         self._begun = time.perf_counter()
         self._result: TransferResult | None = None
         self._sleepers: list[threading.Lock] = []
@@ -88,7 +98,7 @@ class Transfer:
         return self._result is not None
 
     def result(self, timeout: float | None = None) -> TransferResult:
-        """Wait for the end. Blocks.
+        """Wait for the end. Blocks; without a timeout, on a thread other than the main one, it may do the work itself.
 
         Raises:
             TimeoutError: It has not ended after `timeout` seconds; it goes on.
@@ -96,6 +106,8 @@ class Transfer:
         """
         if self._result is None:
             check_owner(self._owner_pid)
+            if timeout is None and self._help_out is not None:
+                self._help_out()
             self._sleep(-1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
         if self._result is None:
             raise TimeoutError(f"the transfer has not ended after {timeout} s; wait longer, or cancel() it")
@@ -130,9 +142,10 @@ class Transfer:
         """
         self._callbacks.append(callback)
         if self._result is not None and callback in self._callbacks:
-            self._call_back()
+            self.call_back()
 
-    def _call_back(self) -> None:
+    def call_back(self) -> None:
+        """Tell those who asked for it that it is done."""
         while self._callbacks:
             try:
                 callback = self._callbacks.pop(0)
@@ -146,6 +159,11 @@ class Transfer:
 
     def resolve(self, leading: int, codes: UInt8Array) -> None:
         """End it; called once, by the engine."""
+        self.settle(leading, codes)
+        self.call_back()
+
+    def settle(self, leading: int, codes: UInt8Array) -> None:
+        """The same, for one who holds locks that are not his own: another thread is to `call_back`."""
         assert self._result is None, "a transfer ends once"
         seconds = time.perf_counter() - self._begun
         num_ok = len(codes) - int((codes != Outcome.OK).sum())
@@ -154,4 +172,3 @@ class Transfer:
             self._layers.end()
         for sleeper in self._sleepers.copy():
             sleeper.release()
-        self._call_back()

@@ -1,6 +1,8 @@
 """A transfer of a client: runs on one of its threads, may be withdrawn, and always ends.
 
-Called by the verbs. What the service refuses or cannot do becomes outcomes, never an exception in the engine.
+Called by the verbs. Whoever does nothing but wait for it does the work himself, if no thread has begun it: to wake one
+and be woken by it takes 0.6 ms where a copy has emptied the processor's caches. What the service refuses or cannot do
+becomes outcomes, never an exception in the engine.
 """
 
 from __future__ import annotations
@@ -10,13 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
 from tierstore.errors import TierstoreError
+from tierstore.shield import interruptible
 from tierstore.transfer.future import Transfer
 from tierstore.types import Outcome
+from tierstore.worker import attempt
 
 if TYPE_CHECKING:
     from tierstore.service.client.session import Answer, Cancellable
@@ -32,6 +36,9 @@ _logger = logging.getLogger(__name__)
 _WARNING_SECONDS = 60.0
 
 T = TypeVar("T")
+
+Work: TypeAlias = "Callable[[Running], TransferResult | None]"
+"""What a transfer is: ends with its result, or has found a call to `Running.follow`."""
 
 
 class Withdrawn(Exception):
@@ -77,39 +84,68 @@ class Running:
     def __init__(
         self, num_blocks: int, block_nbytes: int, failed: Outcome, warnings: Warnings, layers: Layers | None = None
     ) -> None:
-        self.transfer = Transfer(block_nbytes, self._withdraw, num_blocks, layers)
+        self.transfer = Transfer(block_nbytes, self._withdraw, num_blocks, layers, self._help_out)
         self._num_blocks = num_blocks
         self._failed = failed
         self._warnings = warnings
         self._lock = threading.Lock()
         self._withdrawn = False
         self._call: Cancellable | None = None
+        self._work: Work | None = None
+        self._doing = threading.Lock()
         self._afterwards: Callable[[], None] | None = None
 
-    def start(self, worker: Worker, work: Callable[[Running], TransferResult | None]) -> Transfer:
-        """Do the work on a thread; it returns None where it has found somebody to follow. Does not block."""
-        if not worker.submit(lambda: self._run(work), failed=lambda _error: self._end(self._failed)):
+    def start(self, worker: Worker, work: Work) -> Transfer:
+        """Have the work done. Does not block."""
+        self._work = work
+        if not worker.submit(self._attend):
             self._end(Outcome.REJECTED)
         return self.transfer
 
-    def _run(self, work: Callable[[Running], TransferResult | None]) -> None:
+    def _attend(self) -> None:
+        """The thread: see it through, whoever does it, so that no thread ends before it."""
+        try:
+            self._do()
+        finally:
+            self._tell()
+            if self._afterwards is not None:
+                self._afterwards()
+
+    def _help_out(self) -> None:
+        """One who waits. Where a signal handler may raise, nothing is begun that this would tear apart."""
+        if not interruptible():
+            attempt(self._do)
+
+    def _do(self) -> None:
+        """Do the work, or wait for who does."""
+        with self._doing:
+            work, self._work = self._work, None
+            if work is not None:
+                self._run(work)
+
+    def _run(self, work: Work) -> None:
+        follows = False
         try:
             self.check()
             result = work(self)
+            follows = result is None
+            if result is not None:
+                self.transfer.settle(result.leading, self._of_all(result.codes))
         except Withdrawn:
             self._end(Outcome.CANCELLED)
         except TierstoreError as error:
             self.fail(error)
-        else:
-            if result is not None:
-                self.transfer.resolve(result.leading, self._of_all(result.codes))
         finally:
-            if self._afterwards is not None:
-                self._afterwards()
+            if not follows:  # it has ended, but for what nobody expected
+                self._end(self._failed)
 
     def afterwards(self, task: Callable[[], None]) -> None:
-        """Do something on the same thread once the transfer has ended, however it does: nobody waits for it."""
+        """Do something on the thread once the transfer has ended, however it does: nobody waits for it."""
         self._afterwards = task
+
+    def _tell(self) -> None:
+        if self.transfer.done():
+            self.transfer.call_back()
 
     def _of_all(self, codes: UInt8Array) -> UInt8Array:
         """The outcomes with those of blocks that the server was not asked for."""
@@ -127,13 +163,20 @@ class Running:
         with self._lock:
             self._call = call
             withdrawn = self._withdrawn
-        call.add_done_callback(lambda _call: self._run(lambda _running: result(call)))
+
+        def ended(_call: object) -> None:
+            try:
+                self._run(lambda _running: result(call))
+            finally:
+                self._tell()
+
+        call.add_done_callback(ended)
         if withdrawn:
             call.cancel()
 
     def _end(self, outcome: Outcome) -> None:
         if not self.transfer.done():
-            self.transfer.resolve(0, np.full(self._num_blocks, outcome, np.uint8))
+            self.transfer.settle(0, np.full(self._num_blocks, outcome, np.uint8))
 
     def check(self) -> None:
         """Raise Withdrawn where the caller has cancelled."""

@@ -1,0 +1,174 @@
+"""A client's transfers: who does their work, and who is told of their end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from tests.payload import TIMEOUT_SECONDS
+from tierstore.service.client.running import Running, Warnings
+from tierstore.transfer.future import TransferResult
+from tierstore.types import Outcome
+from tierstore.worker import Worker
+
+RESULT = TransferResult(1, np.zeros(1, np.uint8), 8, 0.0)
+
+
+class Work:
+    """Says which thread does it, and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.thread = ""
+        self.begun = threading.Event()
+        self.gate = threading.Event()
+
+    def __call__(self, _running: Running) -> TransferResult:
+        self.thread = threading.current_thread().name
+        self.begun.set()
+        assert self.gate.wait(TIMEOUT_SECONDS)
+        return RESULT
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker("client", capacity=4)
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def waiter() -> Iterator[Worker]:
+    waiter = Worker("waiter", capacity=4)
+    yield waiter
+    waiter.close()
+    assert waiter.failure is None
+
+
+@pytest.fixture
+def busy(worker: Worker) -> Iterator[Callable[[], None]]:
+    """Nothing that is submitted is begun before this is called."""
+    gate = threading.Event()
+    assert worker.submit(lambda: gate.wait() and None)
+    yield gate.set
+    gate.set()
+
+
+def running() -> Running:
+    return Running(1, 8, Outcome.MISS, Warnings())
+
+
+def test_who_waits_does_the_work_that_no_thread_has_begun(
+    worker: Worker, waiter: Worker, busy: Callable[[], None]
+) -> None:
+    work = Work()
+    work.gate.set()
+    transfer = running().start(worker, work)
+    assert waiter.ask(transfer.result).ok
+    assert work.thread == "waiter"
+
+
+def test_who_waits_for_work_that_a_thread_has_begun_does_not_do_it_again(worker: Worker, waiter: Worker) -> None:
+    work, ends = Work(), list[TransferResult]()
+    transfer = running().start(worker, work)
+    assert work.begun.wait(TIMEOUT_SECONDS)
+    waiter.submit(lambda: ends.append(transfer.result()))
+    work.gate.set()
+    waiter.close()
+    assert work.thread == "client"
+    assert [end.ok for end in ends] == [True]
+
+
+def test_who_waits_for_so_long_and_no_longer_begins_nothing(
+    worker: Worker, waiter: Worker, busy: Callable[[], None]
+) -> None:
+    work = Work()
+    transfer = running().start(worker, work)
+    with pytest.raises(TimeoutError):
+        waiter.ask(lambda: transfer.result(0.01))
+    assert not work.begun.is_set()
+    work.gate.set()
+
+
+def test_the_main_thread_does_no_work_that_a_signal_handler_could_tear_apart(worker: Worker) -> None:
+    work = Work()
+    work.gate.set()
+    assert running().start(worker, work).result().ok
+    assert work.thread == "client"
+
+
+def test_a_client_that_closes_waits_for_work_that_a_waiter_does(
+    worker: Worker, waiter: Worker, busy: Callable[[], None]
+) -> None:
+    work, ends = Work(), list[TransferResult]()
+    transfer = running().start(worker, work)
+    waiter.submit(lambda: ends.append(transfer.result()))
+    assert work.begun.wait(TIMEOUT_SECONDS)
+    busy()
+    assert not worker.close(0.05)
+    work.gate.set()
+    waiter.close()
+    assert worker.close()
+
+
+def test_who_waits_with_a_lock_that_a_callback_takes_does_not_wait_for_himself(
+    worker: Worker, waiter: Worker, busy: Callable[[], None]
+) -> None:
+    lock, called, work = threading.Lock(), threading.Event(), Work()
+    work.gate.set()
+    transfer = running().start(worker, work)
+
+    def call_back(_transfer: object) -> None:
+        with lock:
+            called.set()
+
+    def wait() -> bool:
+        with lock:
+            return transfer.result().ok
+
+    transfer.add_done_callback(call_back)
+    assert waiter.ask(wait)
+    busy()
+    assert called.wait(TIMEOUT_SECONDS)
+
+
+def test_what_comes_after_a_transfer_is_left_to_the_clients_thread(
+    worker: Worker, waiter: Worker, busy: Callable[[], None]
+) -> None:
+    done: list[str] = []
+
+    def work(running: Running) -> TransferResult:
+        running.afterwards(lambda: done.append(threading.current_thread().name))
+        return RESULT
+
+    transfer = running().start(worker, work)
+    assert waiter.ask(transfer.result).ok
+    busy()
+    worker.close()
+    assert done == ["client"]
+
+
+def test_a_transfer_that_was_cancelled_before_it_began_is_not_begun_by_who_waits(
+    worker: Worker, waiter: Worker, busy: Callable[[], None]
+) -> None:
+    work = Work()
+    transfer = running().start(worker, work)
+    transfer.cancel()
+    assert waiter.ask(transfer.result).outcomes == [Outcome.CANCELLED]
+    assert not work.begun.is_set()
+
+
+def test_what_work_lets_escape_ends_the_transfer_of_who_does_it(
+    worker: Worker, waiter: Worker, busy: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+
+    def work(_running: Running) -> TransferResult:
+        raise AssertionError("a fault of ours")
+
+    transfer = running().start(worker, work)
+    assert waiter.ask(transfer.result).outcomes == [Outcome.MISS]
+    assert [str(one.exc_value) for one in told] == ["a fault of ours"]
