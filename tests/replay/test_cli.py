@@ -65,6 +65,23 @@ def test_a_sweep_says_how_much_is_enough_and_draws_it(trace: Path, tmp_path: Pat
     assert [point["blocks"] for point in points] == [1, 2, 6, 12, 24, 36, 60, 84, 120]
 
 
+def test_a_sweep_gives_what_its_sizes_give_alone(trace: Path) -> None:
+    options = ("--block-size", "1 MiB", "--link", "ssd.read=5,1", "--link", "host.get=20", "--prefetch")
+    swept = replay(trace, "--tiers", "ssd=9%, host=32 MiB", *options, "--sweep", "ssd", "--json", "-")
+    point = json.loads(swept.stdout)["points"][5]
+    alone = json.loads(replay(trace, "--tiers", "host=32 MiB,ssd=30%", *options, "--json", "-").stdout)
+    assert point.pop("percent") == 30
+    assert {name: alone[name] for name in point if name in alone} == {
+        name: figure for name, figure in point.items() if name in alone
+    }
+    assert set(point) - set(alone) == {"blocks", "nbytes"}
+
+
+def test_what_is_wrong_with_the_replays_of_a_sweep_is_said_once(trace: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^'lruu' is not one of the policies"):
+        replay(trace, "--sweep", "--policy", "lruu", "--block-size", "1 MiB")
+
+
 def test_speeds_come_from_a_benchmark_a_flag_or_an_estimate(trace: Path, tmp_path: Path) -> None:
     bench = tmp_path / "bench.json"
     bench.write_text(json.dumps({"rows": [{"link": "host.get", "gbytes_per_second": 10.0}]}), "utf-8")

@@ -16,7 +16,7 @@ from tierstore.replay.figures import Figures
 from tierstore.replay.links import LinkModel
 from tierstore.replay.reading import read_trace
 from tierstore.replay.report import as_json
-from tierstore.replay.run import ReplayPlan, replay, sweep
+from tierstore.replay.run import ReplayPlan, replay, sweep_plans
 from tierstore.replay.tiers import TierSize, parse_tiers
 from tierstore.replay.trace import Asked, Trace
 from tierstore.settings import DriveWrites
@@ -223,11 +223,14 @@ def test_equal_options_give_equal_bytes() -> None:
 
 def test_a_sweep_grows_with_the_size() -> None:
     requests = [(float(turn), chain(turn % 8, 30)) for turn in range(64)]
-    points = sweep(plan_of(trace_of(*requests)), TierName.HOST)
-    assert [point.blocks for point in points] == [48, 72, 120, 168, 240]
-    rates = [point.figures.token_hit_rate for point in points]
+    plans = sweep_plans(plan_of(trace_of(*requests)), TierName.HOST)
+    assert {percent: plan.blocks(TierName.HOST) for percent, plan in plans.items()} == {
+        20: 48, 30: 72, 50: 120, 70: 168, 100: 240
+    }  # fmt: skip
+    found = [replay(plan) for plan in plans.values()]
+    rates = [figures.token_hit_rate for figures in found]
     assert rates == sorted(rates)
-    assert rates[-1] == points[-1].figures.reachable_token_hit_rate == pytest.approx(7 / 8)
+    assert rates[-1] == found[-1].reachable_token_hit_rate == pytest.approx(7 / 8)
 
 
 def test_sizes_are_bytes_or_shares_of_the_distinct_blocks() -> None:

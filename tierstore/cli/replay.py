@@ -20,6 +20,7 @@ from tierstore.settings import DriveWrites, daily, parse_size
 
 if TYPE_CHECKING:
     from tierstore.replay.engine import Queueing
+    from tierstore.replay.figures import Point
     from tierstore.replay.links import LinkModel
     from tierstore.replay.run import ReplayPlan
     from tierstore.types import TierName
@@ -127,7 +128,7 @@ def command(
     if sweep is None:
         _replay(plan, json_path)
     else:
-        _sweep(plan, sweep, json_path, plot_path)
+        _sweep(plan, sweep, _points(plan, sweep, trace, options), json_path, plot_path)
 
 
 def _check(sweep: str | None, json_path: str | None, plot_path: Path | None) -> None:
@@ -237,14 +238,31 @@ def _replay(plan: ReplayPlan, json_path: str | None) -> None:
     _write(json_path, as_json(plan, figures), lambda: as_table(plan, figures))
 
 
-def _sweep(plan: ReplayPlan, name: str, json_path: str | None, plot_path: Path | None) -> None:
-    from tierstore.replay.report import as_sweep_json, as_sweep_table, save_plot
-    from tierstore.replay.run import SWEEP_PERCENT, sweep
+def _points(plan: ReplayPlan, name: str, path: Path, options: _Options) -> list[Point]:
+    """What the same command comes to for each size of one tier."""
+    from tierstore.cli.replay_sweep import replay_all, spelled
+    from tierstore.replay.figures import Point
+    from tierstore.replay.run import sweep_plans
     from tierstore.types import TierName
 
     tier: TierName = TierName(name)
-    with _progress(len(SWEEP_PERCENT) * len(plan.trace.blocks)) as on_progress:
-        points = sweep(plan, tier, on_progress)
+    plans = sweep_plans(plan, tier)
+    others = [size for size in options["tiers"].split(",") if size.partition("=")[0].strip() != name]
+    sizes = [",".join([*others, f"{name}={percent}%"]) for percent in plans]
+    commands = [[*spelled(command.params, {**options, "tiers": size}), "--", str(path)] for size in sizes]
+    with _progress(len(commands)) as on_progress:
+        found = replay_all(commands, on_progress)
+    return [
+        Point(percent, sized.blocks(tier), sized.blocks(tier) * plan.block_nbytes, figures)
+        for (percent, sized), figures in zip(plans.items(), found, strict=True)
+    ]
+
+
+def _sweep(plan: ReplayPlan, name: str, points: list[Point], json_path: str | None, plot_path: Path | None) -> None:
+    from tierstore.replay.report import as_sweep_json, as_sweep_table, save_plot
+    from tierstore.types import TierName
+
+    tier: TierName = TierName(name)
     _write(json_path, as_sweep_json(plan, tier, points), lambda: as_sweep_table(plan, tier, points))
     if plot_path is not None:
         save_plot(plan, tier, points, plot_path)
@@ -263,7 +281,7 @@ def _write(json_path: str | None, text: str, table: Callable[[], object]) -> Non
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """One bar on stderr, in block references."""
+    """One bar on stderr: of block references, or of the replays of a sweep."""
     from rich.console import Console
     from rich.progress import Progress
 

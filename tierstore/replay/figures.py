@@ -83,11 +83,6 @@ class Figures:
     recomputed_token_rate: float | None
     slower_requests: int | None
 
-    @property
-    def belady_distance(self) -> float:
-        """How much more the best store of these sizes could reach."""
-        return self.belady_token_hit_rate - self.token_hit_rate
-
 
 @dataclass(frozen=True, slots=True)
 class Point:

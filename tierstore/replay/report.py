@@ -42,7 +42,8 @@ def as_sweep_json(plan: ReplayPlan, tier: TierName, points: Sequence[Point]) -> 
 def _figures(figures: Figures) -> dict[str, object]:
     rounded = _rounded(asdict(figures))
     assert isinstance(rounded, dict)
-    return {**rounded, "belady_distance": round(figures.belady_distance, _DIGITS)}
+    distance = rounded["belady_token_hit_rate"] - rounded["token_hit_rate"]
+    return {**rounded, "belady_distance": round(distance, _DIGITS)}
 
 
 def _plan(plan: ReplayPlan) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""One replay from its options to its figures, and a sweep over the sizes of one tier.
+"""One replay from its options to its figures, and what a sweep over the sizes of one tier replays.
 
 Called by the command line. Nothing here depends on the machine or the hour: equal options give equal figures.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from tierstore import registry
 from tierstore.replay.belady import belady_leading, reachable_leading
 from tierstore.replay.engine import Engine, Queueing
-from tierstore.replay.figures import Figures, Point, figures_of
+from tierstore.replay.figures import Figures, figures_of
 from tierstore.replay.tiers import TierSize
 from tierstore.replay.world import HOST_BLOCKS_MIN, Setup, World
 from tierstore.settings import DriveWrites
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tierstore.replay.links import LinkModel
     from tierstore.replay.trace import Trace
 
-__all__ = ["SWEEP_PERCENT", "ReplayPlan", "replay", "sweep"]
+__all__ = ["SWEEP_PERCENT", "ReplayPlan", "replay", "sweep_plans"]
 
 SWEEP_PERCENT = (1, 2, 5, 10, 20, 30, 50, 70, 100)
 """Sizes of the tier that is swept, of the trace's distinct blocks."""
@@ -115,20 +115,16 @@ def replay(plan: ReplayPlan, on_progress: Callable[[int], None] = lambda served:
     )
 
 
-def sweep(plan: ReplayPlan, tier: TierName, on_progress: Callable[[int], None] = lambda served: None) -> list[Point]:
-    """Replay with one tier at each of `SWEEP_PERCENT` of the distinct blocks, the other as planned.
+def sweep_plans(plan: ReplayPlan, tier: TierName) -> dict[int, ReplayPlan]:
+    """By each of `SWEEP_PERCENT` the plan in which one tier holds so much of the distinct blocks, the other as it is.
 
-    `on_progress` is told how many block references have been served of all replays together.
+    Sizes at which the host tier would be too small are left out.
     """
-    points: list[Point] = []
-    for turn, percent in enumerate(SWEEP_PERCENT):
-        size = TierSize(share=Fraction(percent, 100))
-        before = turn * len(plan.trace.blocks)
-        sized = replace(plan, tiers={**plan.tiers, tier: size})
-        if sized.blocks(TierName.HOST) >= HOST_BLOCKS_MIN:
-            figures = replay(sized, lambda served, before=before: on_progress(before + served))  # type: ignore[misc]
-            points.append(Point(percent, sized.blocks(tier), sized.blocks(tier) * plan.block_nbytes, figures))
-    return points
+    plans = {
+        percent: replace(plan, tiers={**plan.tiers, tier: TierSize(share=Fraction(percent, 100))})
+        for percent in SWEEP_PERCENT
+    }
+    return {percent: sized for percent, sized in plans.items() if sized.blocks(TierName.HOST) >= HOST_BLOCKS_MIN}
 
 
 def _rate(trace: Trace, leading: np.typing.NDArray[np.int64]) -> float:

@@ -1,0 +1,74 @@
+"""The replays of a sweep: the same command once for each size, in processes of their own, one a core at a time.
+
+Called by `tierstore replay --sweep`. One replay is one thread's work from its first request to its last; several have
+nothing to do with one another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import fields
+
+import click
+
+from tierstore.benchmark.tied import tied
+from tierstore.errors import ConfigError
+from tierstore.replay.figures import Figures
+
+__all__ = ["replay_all", "spelled"]
+
+
+def spelled(parameters: Iterable[click.Parameter], options: dict[str, object]) -> list[str]:
+    """Options as a person writes them, those that are None left out."""
+    words: list[str] = []
+    for parameter in parameters:
+        given = options.get(parameter.name or "")
+        values = given if isinstance(given, tuple) else () if given is None else (given,)
+        words += [f"{parameter.opts[0]}={value}" for value in values]
+    return words
+
+
+def replay_all(commands: Sequence[Sequence[str]], on_progress: Callable[[int], None]) -> list[Figures]:
+    """What each ``tierstore replay`` with these arguments comes to, in their order. Blocks.
+
+    Args:
+        commands: Arguments, which say no ``--json`` of their own.
+        on_progress: Told how many have ended.
+
+    Raises:
+        ConfigError: What the first of them says that fails; the others are ended.
+    """
+    found: dict[int, Figures] = {}
+    waiting = deque(enumerate(commands))
+    with selectors.DefaultSelector() as running, ExitStack() as stack:
+        while waiting or running.get_map():
+            while waiting and len(running.get_map()) < len(os.sched_getaffinity(0)):
+                place, arguments = waiting.popleft()
+                words = [sys.executable, "-m", "tierstore", "replay", "--json=-", *arguments]
+                process = stack.enter_context(tied(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+                stack.callback(process.terminate)
+                assert process.stdout is not None
+                running.register(process.stdout, selectors.EVENT_READ, (place, process))
+            for key, _events in running.select():
+                running.unregister(key.fileobj)
+                place, process = key.data
+                found[place] = _figures(process)
+                on_progress(len(found))
+    return [found[place] for place in range(len(commands))]
+
+
+def _figures(process: subprocess.Popen[bytes]) -> Figures:
+    """What a replay prints at its end; it writes nothing before."""
+    printed, said = process.communicate()
+    if process.returncode:
+        why = said.decode("utf-8", "replace").strip().rpartition("\n")[2].removeprefix("tierstore: ")
+        raise ConfigError(why or f"a replay of the sweep ended with {process.returncode}, and said nothing")
+    figures = json.loads(printed)
+    return Figures(**{field.name: figures[field.name] for field in fields(Figures)})
