@@ -152,6 +152,17 @@ def test_a_load_that_two_threads_share_brings_every_block(monkeypatch: pytest.Mo
             assert memory.layers.event(0).wait(TIMEOUT_SECONDS)
 
 
+@pytest.mark.parametrize("count", [1, 2, 7, 64, 1000])
+def test_a_shared_load_is_cut_into_parts_that_get_smaller_and_leave_nothing_out(count: int) -> None:
+    parts = module._shared(count)
+    sizes = [part.stop - part.start for part in parts]
+    assert [block for part in parts for block in range(count)[part]] == list(range(count))
+    assert sum(sizes) == count, "layers would wait for blocks that do not come"
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] <= max(1, count // 32), "one thread would wait for the other's last part"
+    assert len(parts) <= 16
+
+
 def test_a_load_that_fails_ends_after_the_copies_of_who_shares_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SPLIT_NBYTES", 1)
     blocks, device = rows(range(NUM_BLOCKS), NBYTES), HalfFailingDevice()

@@ -35,8 +35,12 @@ loads in one; of two that store from it one copies while the other computes chec
 _PIECE_NBYTES = 8 << 20
 """Copied between two looks at checksums, which find it in the processor's cache then."""
 
-_PARTS = 8
-"""Of a load that two threads share."""
+_SHARE = 4
+"""Of two threads that share a load each takes such a part of what is left: much at first and little at the end, so that
+neither is done long before the other. A get of 128 MiB in eight equal parts waited 0.6 ms for the last one."""
+
+_PARTS_MAX = 32
+"""Smaller than such a part of the whole is none: each costs 0.05 ms."""
 
 _PIECES_AHEAD = 8
 """Enqueued by one call at a time: streams are bounded, and others use them too."""
@@ -91,14 +95,14 @@ class Copies:
             self.wait(self.load(host, offsets, memory, np.arange(len(offsets))))
             return
         slots = (offsets // PAGE_NBYTES).astype(np.int32)
-        parts = iter(np.array_split(np.arange(len(offsets)), min(len(offsets), _PARTS)))
+        parts = iter(_shared(len(offsets)))
 
         def work() -> None:
             for part in parts:
-                block_ids = memory.block_ids[:, part[0] : part[-1] + 1]
+                block_ids = memory.block_ids[:, part]
                 events = device.load(host, slots[part], memory.kv, block_ids, CallersStream(), after=memory.after)
                 if memory.layers is not None:
-                    memory.layers.add(events, len(part))
+                    memory.layers.add(events, part.stop - part.start)
 
         def help_out(taken: int = core()) -> None:
             with off(taken):
@@ -159,6 +163,17 @@ class Copies:
         """Finish the streams. Blocks."""
         for stream in (*self._loads, *self._stores):
             stream.close()
+
+
+def _shared(count: int) -> list[slice]:
+    """Parts of so many blocks for two threads that each take the next one when they have done one."""
+    parts: list[slice] = []
+    first = 0
+    while first < count:
+        size = max(1, count // _PARTS_MAX, (count - first) // _SHARE)
+        parts.append(slice(first, min(first + size, count)))
+        first += size
+    return parts
 
 
 def _take_checksums(host: UInt8Array, offsets: Int64Array, nbytes: int, *, out: UInt32Array) -> None:
