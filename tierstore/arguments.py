@@ -14,13 +14,17 @@ from tierstore.transfer.caller_memory import BlockIds
 from tierstore.types import HASH_NBYTES
 
 if TYPE_CHECKING:
-    from tierstore.types import UInt8Array
+    from tierstore.types import UInt8Array, UInt64Array
 
 __all__ = ["GetOptions", "PrefetchOptions", "PutOptions", "ReserveOptions", "as_hashes", "as_priority", "seconds_of"]
 
 
 _PRIORITY_MAX = 1_000_000
 """Far more than there are reasons to tell requests apart."""
+
+
+_FEW = 128
+"""Hashes that a set tells apart sooner than sorting does on cold caches of a processor: 64 in 0.06 ms for 0.1."""
 
 
 class GetOptions(TypedDict, total=False):
@@ -77,10 +81,17 @@ def as_hashes(hashes: Sequence[bytes] | UInt8Array) -> UInt8Array:
         packed = np.array(hashes, order="C")
     else:
         packed = np.frombuffer(pack_hashes(hashes), np.uint8).reshape(-1, HASH_NBYTES)
-    heads = np.sort(packed.view(np.uint64)[:, 0])  # of 8192 in 0.1 ms, where a set of all takes 2
-    if (heads[1:] == heads[:-1]).any():
+    if _may_repeat(packed.view(np.uint64)[:, 0]):
         _check_distinct(packed)
     return packed
+
+
+def _may_repeat(heads: UInt64Array) -> bool:
+    """Whether two hashes begin alike."""
+    if len(heads) <= _FEW:
+        return len(set(heads.tolist())) < len(heads)
+    heads = np.sort(heads)
+    return bool((heads[1:] == heads[:-1]).any())
 
 
 def _check_distinct(packed: UInt8Array) -> None:
