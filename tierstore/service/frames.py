@@ -20,7 +20,7 @@ class Frames:
     """Cuts what comes into messages."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, part: bytes) -> list[bytes]:
         """The messages that are whole with this part, in order.
@@ -28,16 +28,17 @@ class Frames:
         Raises:
             LimitError: One is longer than any may be; nothing behind it can be told apart any more.
         """
-        data, start = self._rest + part if self._rest else part, 0
-        messages: list[bytes] = []
-        while start + _LENGTH_NBYTES <= len(data):
-            begin = start + _LENGTH_NBYTES
-            nbytes = int.from_bytes(data[start:begin], "little")
-            if nbytes > MESSAGE_NBYTES_MAX:
-                raise LimitError(f"a message of {nbytes} bytes is announced; {MESSAGE_NBYTES_MAX} are the most")
-            if begin + nbytes > len(data):
-                break
-            messages.append(data[begin : begin + nbytes])
-            start = begin + nbytes
-        self._rest = data[start:]
+        self._rest += part
+        start, messages = 0, list[bytes]()
+        with memoryview(self._rest) as data:
+            while start + _LENGTH_NBYTES <= len(data):
+                begin = start + _LENGTH_NBYTES
+                nbytes = int.from_bytes(data[start:begin], "little")
+                if nbytes > MESSAGE_NBYTES_MAX:
+                    raise LimitError(f"a message of {nbytes} bytes is announced; {MESSAGE_NBYTES_MAX} are the most")
+                if begin + nbytes > len(data):
+                    break
+                messages.append(bytes(data[begin : begin + nbytes]))
+                start = begin + nbytes
+        del self._rest[:start]
         return messages
