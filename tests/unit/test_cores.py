@@ -34,6 +34,21 @@ def test_a_thread_on_the_core_of_whom_it_helps_runs_on_another_one_meanwhile() -
     assert afterwards == {taken, other}
 
 
+@pytest.mark.skipif(len(CORES) < 2 or core() < 0, reason="needs two cores, and a C library that names them")
+def test_a_thread_that_is_sent_to_another_core_meanwhile_stays_there() -> None:
+    taken, other = CORES[:2]
+
+    def work() -> set[int]:
+        os.sched_setaffinity(0, {taken})
+        os.sched_setaffinity(0, {taken, other})
+        with off(taken):
+            os.sched_setaffinity(0, {taken})
+        return os.sched_getaffinity(0)
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(work).result() == {taken}
+
+
 @pytest.mark.parametrize("taken", [CORES[0], -1, 10_000])
 def test_a_thread_that_has_one_core_or_knows_none_stays_as_it_is(taken: int) -> None:
     meanwhile, allowed, afterwards = on_a_thread(CORES[0], {CORES[0]}, taken)

@@ -34,6 +34,6 @@ def off(taken: int) -> Iterator[None]:
     try:
         yield
     finally:
-        if others:
+        if others and os.sched_getaffinity(0) == others:  # else somebody has said meanwhile where it is to run
             with suppress(OSError):
                 os.sched_setaffinity(0, allowed)
