@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -31,7 +33,7 @@ Answering: TypeAlias = "Callable[[str, object, Callable[[], Principal]], Awaitab
 """Answers a call by its name; see `tierstore.service.guard.Guard`."""
 
 _UNDER_WAY_MAX = 16
-"""Calls of one connection; while there are so many, no more are read."""
+"""Calls of one connection; while there are so many, no more are begun, nor read."""
 
 
 class PoolCalls(asyncio.Protocol):
@@ -49,6 +51,7 @@ class PoolCalls(asyncio.Protocol):
         self._answer = answer
         self._session = session
         self._frames = Frames()
+        self._waiting: deque[bytes] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._deaf = self._full = False
         self._transport: asyncio.Transport | None = None
@@ -60,6 +63,7 @@ class PoolCalls(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """It has ended, and with it its calls."""
+        self._waiting.clear()
         for task in self._tasks:
             task.cancel()
         self.gone.set()
@@ -81,24 +85,33 @@ class PoolCalls(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """A part of the stream."""
-        if self._deaf:
-            return
+        with self._understanding():
+            if not self._deaf:
+                self._waiting.extend(self._frames.feed(data))
+        self._begin()
+
+    @contextmanager
+    def _understanding(self) -> Iterator[None]:
         try:
-            for message in self._frames.feed(data):
-                self._begin(pb.PoolCall.FromString(message))
+            yield
         except (LimitError, DecodeError) as error:
             self._deaf = True
+            self._waiting.clear()
             _logger.warning("%s is not listened to any more: %s", self._session.name, error)
 
-    def _begin(self, call: pb.PoolCall) -> None:
-        task = asyncio.get_running_loop().create_task(self._work(call))
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._ended, call.number))
+    def _begin(self) -> None:
+        """As many of the calls that have come as may be under way; all of them come from what has been read at once."""
+        with self._understanding():
+            while self._waiting and len(self._tasks) < _UNDER_WAY_MAX:
+                call = pb.PoolCall.FromString(self._waiting.popleft())
+                task = asyncio.get_running_loop().create_task(self._work(call))
+                self._tasks.add(task)
+                task.add_done_callback(partial(self._ended, call.number))
         self._listen()
 
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._listen()
+        self._begin()
         if not task.cancelled() and (error := task.exception()) is not None:
             _logger.error("a call of %s failed", self._session.name, exc_info=error)
             self._send(pb.PoolAnswer(number=number, error=_error(ServiceError("the server has failed; see its log"))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Iterator
@@ -166,6 +167,29 @@ def test_more_calls_than_are_taken_at_a_time_are_all_answered(serving: Serving) 
         answers = answers_of(door, 100)
         assert sorted(answer.number for answer in answers) == [*range(1, 101)]
         assert {len(answer.acquire.offsets) for answer in answers} == {6}
+
+
+def test_of_calls_that_come_in_one_part_no_more_are_under_way_than_at_any_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, most, release = 0, 0, Lending.release
+
+    async def watched(room: Lending, session: Session, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)  # others may begin meanwhile
+        response = await release(room, session, request)
+        under_way -= 1
+        return response
+
+    monkeypatch.setattr(Lending, "release", watched)
+    with served(tmp_path) as serving, calling(serving) as (visitor, door):
+        request = pb.ReleaseRequest(scope=visitor.scope(), lease_ids=[CHOSEN_FIRST])
+        calls = [pb.PoolCall(number=number, release=request) for number in range(1, 201)]
+        door.sendall(b"".join(framed(call.SerializeToString()) for call in calls))
+        assert [answer.number for answer in answers_of(door, 200)] == [*range(1, 201)]
+    assert 1 < most <= 16
 
 
 def test_what_is_refused_there_says_so_as_over_grpc(serving: Serving) -> None:
