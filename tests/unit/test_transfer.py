@@ -7,6 +7,8 @@ import threading
 import numpy as np
 import pytest
 
+from tests.processes import in_child
+from tierstore.errors import ForkError
 from tierstore.transfer.future import Transfer
 from tierstore.types import Outcome
 from tierstore.worker import Worker
@@ -116,3 +118,14 @@ def test_an_abandoned_transfer_tells_every_block_cancelled() -> None:
     transfer = Transfer(4096, lambda _transfer: None, num_blocks=3)
     transfer.abandon()
     assert transfer.result(0).outcomes == [Outcome.CANCELLED] * 3
+
+
+def test_a_transfer_under_way_is_cancelled_by_the_process_that_it_belongs_to_alone() -> None:
+    """What withdraws it would write to descriptors that a fork has closed, or wait for threads that it has not."""
+    transfer = Transfer(1, refuse)
+
+    def cancel() -> None:
+        with pytest.raises(ForkError):
+            transfer.cancel()
+
+    assert in_child(cancel) == 0

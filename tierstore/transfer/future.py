@@ -108,6 +108,7 @@ class Transfer:
             check_owner(self._owner_pid)
             if timeout is None and self._help_out is not None:
                 self._help_out()
+        if self._result is None:
             self._sleep(-1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
         if self._result is None:
             raise TimeoutError(f"the transfer has not ended after {timeout} s; wait longer, or cancel() it")
@@ -131,8 +132,13 @@ class Transfer:
         return self._layers.event(group)
 
     def cancel(self) -> None:
-        """Withdraw what has not begun. Does not block: the transfer is done once no copy touches its memory."""
+        """Withdraw what has not begun. Does not block: the transfer is done once no copy touches its memory.
+
+        Raises:
+            ForkError: As `result` does.
+        """
         if not self.done():
+            check_owner(self._owner_pid)
             self._cancel(self)
 
     def add_done_callback(self, callback: Callable[[Transfer], None]) -> None:
