@@ -17,6 +17,7 @@ machine, and every message says what was wrong, which value, and what to do.
     ├── DeviceError          the device refused a call
     │   ├── NoDeviceError        there is no GPU, driver or package to use it with
     │   └── DeviceMemoryError    the GPU has no memory left                     (also a MemoryError)
+    ├── NoPackageError       an extra is needed that is not installed           (also an ImportError)
     ├── AddressError         an address cannot be listened on, or nobody answers there
     ├── ReadOnlyError        the store only looks at its folder, which another one may own
     ├── ServiceError         a call to a store's service failed
@@ -53,6 +54,7 @@ __all__ = [
     "LimitError",
     "MemoryLimitError",
     "NoDeviceError",
+    "NoPackageError",
     "RankError",
     "ReadOnlyError",
     "ServiceError",
@@ -122,6 +124,10 @@ class NoDeviceError(DeviceError):
 
 class DeviceMemoryError(DeviceError, MemoryError):
     """The GPU has no memory left."""
+
+
+class NoPackageError(TierstoreError, ImportError):
+    """A package that an extra of this one brings is needed, and not installed."""
 
 
 class AddressError(TierstoreError):

@@ -10,13 +10,15 @@ from tierstore.settings import Kind, optional, setting
 
 __all__ = ["ServiceConfig"]
 
-_ADDRESS_FORM = re.compile(r"unix:[^,\0]+|(?:\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
+_ADDRESS_FORM = re.compile(r"unix:[^,\0]+|(?:\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 
 
 def _read_addresses(value: object) -> str:
     addresses = [part.strip() for part in str(value).split(",")]
-    if not all(_ADDRESS_FORM.fullmatch(address) for address in addresses):
-        raise ValueError("not addresses")
+    for address in addresses:
+        match = _ADDRESS_FORM.fullmatch(address)
+        if match is None or int(match[1] or 0) > settings.PORT_MAX:
+            raise ValueError("not an address")
     return ", ".join(addresses)
 
 

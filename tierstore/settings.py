@@ -22,6 +22,7 @@ __all__ = [
     "FLAG",
     "FOLDER",
     "NAME",
+    "PORT_MAX",
     "SECONDS",
     "SHARE",
     "DriveWrites",
@@ -51,7 +52,7 @@ _UNITS = {
 _SIZE_FORM = re.compile(rf"([0-9]+(?:\.[0-9]+)?) ?({'|'.join(_UNITS)})|([0-9]+)")
 _SIZE_HINT = 'a size such as "64 GiB" or "500 GB" (KB, MB, GB, TB count in 1000s; KiB, MiB, GiB, TiB in 1024s) or bytes'
 _SIZE_NBYTES_MAX = 1 << 60
-_PORT_MAX = 65535
+PORT_MAX = 65535
 _ADDRESS_FORM = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?):([0-9]{1,5})")
 _NAME_FORM = re.compile(r"[a-z0-9][a-z0-9_.:-]*")
 
@@ -143,7 +144,7 @@ def parse_size(value: object, *, key: str) -> int:
 def parse_address(value: object) -> tuple[str, int]:
     """Host and port of an address such as ``127.0.0.1:9400`` or ``[::1]:9400``; ValueError where it is none."""
     match = _ADDRESS_FORM.fullmatch(value) if isinstance(value, str) else None
-    if match is None or int(match[2]) > _PORT_MAX:
+    if match is None or int(match[2]) > PORT_MAX:
         raise ValueError("not an address")
     return match[1].strip("[]"), int(match[2])
 

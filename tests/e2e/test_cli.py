@@ -121,7 +121,7 @@ def test_doctor_warns_where_two_chunk_files_do_not_fit_until_one_is_there(tmp_pa
     ("arguments", "found"),
     [
         (("--ssd-dir", "missing/deeper"), "no folder"),
-        (("--host-size", "1000 TiB"), "a host pool of 1099511627776000 bytes does not fit"),
+        (("--host-size", "1000 TiB"), "a host pool of 1000 TiB does not fit"),
     ],
 )
 def test_doctor_fails_where_a_store_cannot_run(arguments: tuple[str, ...], found: str, tmp_path: Path) -> None:

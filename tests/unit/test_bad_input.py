@@ -84,14 +84,14 @@ def works(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "kind", "said"),
     [
-        ({"ssd_file_size": "512 KiB"}, ConfigError, ["1048576", "524288", "2097152", "[ssd] size"]),
+        ({"ssd_file_size": "512 KiB"}, ConfigError, ["1 MiB", "512 KiB", "2 MiB", "[ssd] size"]),
         ({"ssd_file_size": 4097}, ConfigError, ["4097", "multiple of 4096"]),
         ({"ssd_read_threads": "64GB"}, ConfigError, ["ssd.read_threads", '"64GB"', "a whole number from 1"]),
         ({"links_requests_max": "64 GiB"}, ConfigError, ["links.requests_max", '"64 GiB"', "a whole number"]),
         ({"host_size": "64 gigs"}, ConfigError, ["host.size", '"64 gigs"', '"64 GiB"']),
-        ({"host_slab_size": "128 KiB"}, ConfigError, ["262144", "131072", "[host] slab_size"]),
-        ({"host_size": "100 TiB", "host_slab_size": "auto"}, ConfigError, [str(100 << 40), "at most", "[host] size"]),
-        ({"host_size": "7 TiB", "host_slab_size": "auto"}, MemoryLimitError, [str(7 << 40), "leaves", "[host] size"]),
+        ({"host_slab_size": "128 KiB"}, ConfigError, ["256 KiB", "128 KiB", "[host] slab_size"]),
+        ({"host_size": "100 TiB", "host_slab_size": "auto"}, ConfigError, ["100 TiB", "at most", "[host] size"]),
+        ({"host_size": "7 TiB", "host_slab_size": "auto"}, MemoryLimitError, ["7 TiB", "leaves", "[host] size"]),
         (
             {"device_pool_size": "4 KiB"},
             ConfigError,
@@ -175,7 +175,7 @@ def test_chunk_files_without_a_manifest_are_refused(tmp_path: Path) -> None:
 def test_a_namespace_whose_blocks_fit_no_slab_is_refused_and_not_written_down(tmp_path: Path) -> None:
     with small_store(ssd_dir=tmp_path) as store:
         before = contents(tmp_path)
-        with pytest.raises(ConfigError, match=r"slot of 12288 bytes.*slab of 65536.*at least 98304 bytes"):
+        with pytest.raises(ConfigError, match=r"slot of 12 KiB.*slab of 64 KiB.*at least 96 KiB"):
             store.namespace(namespace(12288))
         assert contents(tmp_path) == before
         assert get(store.namespace(namespace()), BLOCKS, BYTES).leading == 0

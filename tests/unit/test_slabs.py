@@ -151,7 +151,7 @@ def test_check_notices_a_slot_that_is_free_and_used() -> None:
 
 
 def test_a_pool_of_too_few_slabs_names_the_settings() -> None:
-    with pytest.raises(ConfigError, match=r"\[host\] size is 65536 bytes.* 4 slabs of 32768 .* 131072 .* 16384 bytes"):
+    with pytest.raises(ConfigError, match=r"\[host\] size is 64 KiB, less than 4 slabs of 32 KiB; .* 128 KiB.* 16 KiB"):
         SlotAllocator(pool_nbytes=65536, slab_nbytes=32768)
 
 
@@ -161,14 +161,14 @@ def test_a_slab_that_is_no_number_of_pages_names_the_setting() -> None:
 
 
 def test_a_pool_beyond_int32_pages_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"at most 8796093022208 bytes"):
+    with pytest.raises(ConfigError, match=r"at most 8 TiB"):
         SlotAllocator(pool_nbytes=(8 << 40) + (1 << 30), slab_nbytes=1 << 30)
 
 
 def test_a_slot_too_large_for_its_slab_names_the_settings() -> None:
     slots = pool()
     slots.open_class(SLAB_PAGES // SLAB_SLOTS_MIN * PAGE_NBYTES)
-    with pytest.raises(ConfigError, match=r"a slot of 12288 bytes.*slab_size to at least 98304 .* 393216 bytes"):
+    with pytest.raises(ConfigError, match=r"a slot of 12 KiB.*slab_size to at least 96 KiB .* 384 KiB"):
         slots.open_class(3 * PAGE_NBYTES)
 
 

@@ -37,7 +37,7 @@ def numbers(world: SsdWorld) -> list[int]:
 
 class TestSettings:
     def test_a_capacity_of_less_than_four_files_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"capacity of 262143 .* 65536 .*\[ssd\] size to at least 262144"):
+        with pytest.raises(ConfigError, match=r"size is 262143 B, less than 4 .* 64 KiB; set it to at least 256 KiB"):
             SsdWorld(capacity_nbytes=(256 << 10) - 1).start()
 
     @pytest.mark.parametrize("file_nbytes", [0, 4095, 65_537])

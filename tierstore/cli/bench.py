@@ -176,7 +176,9 @@ def _folder(parent: Path | None) -> tempfile.TemporaryDirectory[str]:
     try:
         return tempfile.TemporaryDirectory(prefix="tierstore-bench-", dir=parent)
     except OSError as error:
-        raise ConfigError(f"--ssd-dir is {parent}: {error.strerror}; give a folder that can be written") from error
+        raise ConfigError(
+            f"--ssd-dir is {parent}: {error.strerror}; give a folder that exists and can be written"
+        ) from error
 
 
 def _plan(options: _Options, folder: Path) -> BenchmarkPlan:

@@ -78,6 +78,10 @@ def _packages() -> Iterator[_Finding]:
             yield _Finding(name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             yield _Finding(name, "not installed", f"install {name}", fatal=True)
+    try:
+        yield _Finding("grpc", importlib.metadata.version("grpcio"))
+    except importlib.metadata.PackageNotFoundError:
+        yield _Finding("grpc", "not installed: no tierstore serve, no tierstore.client; install tierstore[grpc]")
 
 
 def _memory(host: HostConfig) -> Iterator[_Finding]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierstore.errors import ConfigError
+from tierstore.settings import format_size
 from tierstore.types import PAGE_NBYTES
 
 if TYPE_CHECKING:
@@ -101,12 +102,14 @@ class SlotAllocator:
             )
         if pool_nbytes < SLABS_MIN * slab_nbytes:
             raise ConfigError(
-                f"[host] size is {pool_nbytes} bytes, less than {SLABS_MIN} slabs of {slab_nbytes} bytes; set it to "
-                f"at least {SLABS_MIN * slab_nbytes} bytes, or [host] slab_size to at most "
-                f"{pool_nbytes // SLABS_MIN // PAGE_NBYTES * PAGE_NBYTES} bytes"
+                f"[host] size is {format_size(pool_nbytes)}, less than {SLABS_MIN} slabs of {format_size(slab_nbytes)};"
+                f" set it to at least {format_size(SLABS_MIN * slab_nbytes)}, or [host] slab_size to at most "
+                f"{format_size(pool_nbytes // SLABS_MIN // PAGE_NBYTES * PAGE_NBYTES)}"
             )
         if pool_nbytes > PAGE_NBYTES << 31:
-            raise ConfigError(f"[host] size is {pool_nbytes} bytes; set it to at most {PAGE_NBYTES << 31} bytes")
+            raise ConfigError(
+                f"[host] size is {format_size(pool_nbytes)}; set it to at most {format_size(PAGE_NBYTES << 31)}"
+            )
         self.slab_nbytes = slab_nbytes
         self.capacity_slabs = pool_nbytes // slab_nbytes
         self._slab_pages = slab_nbytes // PAGE_NBYTES
@@ -132,9 +135,9 @@ class SlotAllocator:
         slab_nbytes_min = SLAB_SLOTS_MIN * slot_nbytes
         if slab_nbytes_min > self.slab_nbytes:
             raise ConfigError(
-                f"a block needs a slot of {slot_nbytes} bytes, more than an eighth of a slab of {self.slab_nbytes} "
-                f"bytes; set [host] slab_size to at least {slab_nbytes_min} bytes and [host] size to at least "
-                f"{SLABS_MIN * slab_nbytes_min} bytes, or use fewer tokens a block"
+                f"a block needs a slot of {format_size(slot_nbytes)}, more than an eighth of a slab of "
+                f"{format_size(self.slab_nbytes)}; set [host] slab_size to at least {format_size(slab_nbytes_min)} and "
+                f"[host] size to at least {format_size(SLABS_MIN * slab_nbytes_min)}, or use fewer tokens a block"
             )
         self._classes.append(
             _SlotClass(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tierstore.errors import LimitError
+from tierstore.settings import format_size
 
 if TYPE_CHECKING:
     from tierstore.handle import NamespaceHandle
@@ -93,7 +94,7 @@ class Quotas:
         ):
             if most is not None and held + nbytes > most:
                 raise LimitError(
-                    f"credential {principal.name!r} would hold more than {most} bytes of {tier}, its quota"
+                    f"credential {principal.name!r} would hold more than {format_size(most)} of {tier}, its quota"
                 )
         account.host_nbytes += nbytes
         account.ssd_nbytes += nbytes

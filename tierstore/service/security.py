@@ -173,22 +173,30 @@ def _read(row: object, source: str) -> tuple[bytes, tuple[Principal, datetime | 
         valid = (
             len(digest) == hashlib.sha256().digest_size
             and isinstance(name, str)
-            and (tenants is None or (isinstance(tenants, list) and all(isinstance(tenant, str) for tenant in tenants)))
+            and (tenants is None or _are_tenants(tenants))
             and isinstance(row.get("admin", False), bool)
             and (expires is None or (isinstance(expires, datetime) and expires.tzinfo is not None))
-            and isinstance(row.get("requests", 1), int)
+            and ("requests" not in row or _is_count(row["requests"]))
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{source} needs name and token_sha256, 64 hexadecimal digits") from error
     if not valid:
         raise ConfigError(
-            f"{source}: name is text, token_sha256 64 hexadecimal digits, tenants a list of texts, admin true or "
-            "false, expires a date with time and zone, requests a whole number"
+            f"{source}: name is text, token_sha256 64 hexadecimal digits, tenants a list of one text or "
+            "more, admin true or false, expires a date with time and zone, requests a whole number from 1"
         )
     sizes = {key: parse_size(row[key], key=f"{source}: {key}") if key in row else None for key in _SIZES}
     quota = Quota(row.get("requests"), sizes["inflight"], sizes["host"], sizes["ssd"])
     allowed = None if tenants is None else frozenset(tenants)
     return digest, (Principal(name, allowed, admin=row.get("admin", False), quota=quota), expires)
+
+
+def _are_tenants(value: object) -> bool:
+    return isinstance(value, list) and value != [] and all(isinstance(tenant, str) for tenant in value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 _SIZES = ("inflight", "host", "ssd")

@@ -101,6 +101,8 @@ def _banner(store: Store) -> Iterator[str]:
     else:
         yield "tierstore: no ssd tier: nothing outlives this process; set ssd.dir"
     yield f"tierstore: device {config.device.name}, eviction {config.policy.name}, admission {config.admission.name}"
+    if store.monitor_address is not None:
+        yield f"tierstore: status page at http://{store.monitor_address}/, metrics at http://{store.monitor_address}/metrics"
 
 
 def _farewell(store: Store) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tierstore.errors import MemoryLimitError
+from tierstore.settings import format_size
 
 __all__ = ["MemoryLimit", "check_memory", "find_limits"]
 
@@ -47,7 +48,7 @@ def check_memory(nbytes: int, root: Path = Path("/")) -> None:
     tightest = min(limits, key=lambda limit: limit.free_nbytes)
     if nbytes > tightest.free_nbytes:
         raise MemoryLimitError(
-            f"a host pool of {nbytes} bytes does not fit: {tightest.name} leaves {tightest.free_nbytes} bytes; "
+            f"a host pool of {format_size(nbytes)} does not fit: {tightest.name} leaves {tightest.free_nbytes} bytes; "
             "lower [host] size, or raise the limit"
         )
 

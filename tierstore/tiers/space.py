@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tierstore.disk.base import Disk
 from tierstore.errors import ConfigError, DiskError
+from tierstore.settings import format_size
 from tierstore.tiers.chunkfile import NO_SEQUENCE, TOMBSTONE_NBYTES, ChunkFile, ChunkName
 from tierstore.types import PAGE_NBYTES
 
@@ -54,9 +55,9 @@ class FolderLimits:
             )
         if self.capacity_nbytes < _FILES_MIN * self.file_nbytes:
             raise ConfigError(
-                f"a capacity of {self.capacity_nbytes} bytes is less than {_FILES_MIN} chunk files of "
-                f"{self.file_nbytes} bytes; set [ssd] size to at least {_FILES_MIN * self.file_nbytes}, or a smaller "
-                "[ssd] file_size"
+                f"[ssd] size is {format_size(self.capacity_nbytes)}, less than {_FILES_MIN} chunk files of "
+                f"{format_size(self.file_nbytes)}; set it to at least {format_size(_FILES_MIN * self.file_nbytes)}, or "
+                "[ssd] file_size lower"
             )
 
 
@@ -109,7 +110,7 @@ class Space:
         if free_nbytes < floor_nbytes:
             return (
                 f"{free_nbytes} bytes are free in the file system of the SSD folder, less than the "
-                f"{floor_nbytes} that [ssd] free_floor keeps"
+                f"{format_size(floor_nbytes)} that [ssd] free_floor keeps"
             )
         own = [chunk.nbytes for chunk in tuple(self.files.values())]
         going = sum(own if len(own) > 1 else ()) + sum(chunk.nbytes for chunk in self._leaving)
@@ -118,8 +119,8 @@ class Space:
             return ""
         return (
             f"{free_nbytes} bytes are free in the file system of the SSD folder, too few for two chunk files "
-            f"({needed_nbytes} bytes) beside the {floor_nbytes} that [ssd] free_floor keeps; make room, or set [ssd] "
-            "file_size lower"
+            f"({needed_nbytes} bytes) beside the {format_size(floor_nbytes)} that [ssd] free_floor keeps; make room, "
+            "or set [ssd] file_size lower"
         )
 
     def files_of(self, file_nbytes: int) -> int:

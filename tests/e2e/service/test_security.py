@@ -258,6 +258,8 @@ async def test_tcp_is_shut_by_default(settings: ServiceConfig, missing: str) -> 
         f"[[credential]]\nname = 1\ntoken_sha256 = '{'0' * 64}'",
         f"[[credential]]\nname = 'a'\ntoken_sha256 = '{'0' * 64}'\ntenant = 'a'",
         f"[[credential]]\nname = 'a'\ntoken_sha256 = '{'0' * 64}'\ninflight = '1 GB of'",
+        f"[[credential]]\nname = 'a'\ntoken_sha256 = '{'0' * 64}'\nrequests = 0",
+        f"[[credential]]\nname = 'a'\ntoken_sha256 = '{'0' * 64}'\ntenants = []",
         f"[[credential]]\nname = 'a'\ntoken_sha256 = '{'0' * 64}'\nexpires = 2027-01-01T00:00:00",
         f"[[credential]]\nname = 'a'\ntoken_sha256 = '{'0' * 64}'\n" * 2,
     ],

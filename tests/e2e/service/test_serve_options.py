@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[3]
     [
         (["--listen", "0.0.0.0:0"], "service.tls_certificate"),
         (["--listen", "nowhere"], "service.listen"),
+        (["--listen", "127.0.0.1:65536", "--insecure"], "service.listen"),
         (["--listen", "unix:/does/not/exist/socket"], "/does/not/exist"),
         (["--listen", f"unix:/tmp/{'long' * 26}"], "at most 107 bytes"),
         (["--service-lease-seconds", "soon"], "service.lease_seconds"),
@@ -63,3 +64,23 @@ def test_a_services_pool_is_shared_unless_that_is_false(said: str, shared: str, 
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     (line,) = (line.split() for line in ran.stdout.splitlines() if line.startswith("host.shared "))
     assert line[:3] == ["host.shared", shared, "file"]
+
+
+@pytest.mark.parametrize("asked", ["serve", "bench --serve", "config", "serve --print-config"])
+def test_only_what_serves_needs_grpc_and_says_so(asked: str) -> None:
+    without = "import sys; sys.modules['grpc'] = None; from tierstore.cli.main import main; main()"
+    ran = subprocess.run([sys.executable, "-c", without, *asked.split()], capture_output=True, text=True, timeout=120)
+    if "config" in asked:
+        assert (ran.returncode, ran.stderr) == (0, "")
+    else:
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert "pip install 'tierstore[grpc]'" in ran.stderr
+
+
+def test_a_client_without_grpc_cannot_be_imported_and_says_so() -> None:
+    without = (
+        "import sys; sys.modules['grpc'] = None\ntry:\n    import tierstore.client\n"
+        "except ImportError as error:\n    print(error)"
+    )
+    ran = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=True, timeout=120)
+    assert "tierstore[grpc]" in ran.stdout

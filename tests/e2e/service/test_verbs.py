@@ -202,7 +202,7 @@ def test_health_and_metrics_are_the_stores(client: Client, handle: ClientHandle)
     assert client.metrics()['tierstore_request_blocks_total{verb="put",outcome="ok"}'] == 6
 
 
-@pytest.mark.parametrize("address", ["nowhere", "unix:", ":7411", "host:", "grpc://host:7411"])
+@pytest.mark.parametrize("address", ["nowhere", "unix:", ":7411", "host:", "grpc://host:7411", "host:65536"])
 def test_an_address_that_makes_no_sense_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="give unix:/path or host:port"):
         Client(address)

@@ -13,10 +13,11 @@ from pathlib import Path
 import grpc
 
 from tierstore.errors import ConfigError
+from tierstore.settings import PORT_MAX
 
 __all__ = ["Door"]
 
-_ADDRESS = r"unix:.+|[^/]+:[0-9]+"
+_ADDRESS = r"unix:.+|[^/]+:([0-9]{1,5})"
 
 _NOT_CONNECTED = "failed to connect"
 _CLEAR_ADVICE = {"Socket closed": "the service may want TLS: pass tls_ca, or tls=True"}
@@ -52,7 +53,8 @@ class Door:
         certificate: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
     ) -> None:
-        if not re.fullmatch(_ADDRESS, address):
+        match = re.fullmatch(_ADDRESS, address)
+        if match is None or int(match[1] or 0) > PORT_MAX:  # gRPC would take it modulo 65,536
             raise ConfigError(f"address is {address!r}; give unix:/path or host:port")
         self._address = address
         self._credentials: grpc.ChannelCredentials | None = None
