@@ -77,6 +77,23 @@ def test_bench_without_a_measurement_asks_for_one(tmp_path: Path) -> None:
     assert "--bandwidth" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "target", "words"),
+    [
+        (("bench", "--bandwidth"), ("--plot", "curve.foo"), "no picture is a .foo"),
+        (("replay", "trace", "--sweep"), ("--plot", "curve.foo"), "no picture is a .foo"),
+        (("bench", "--bandwidth"), ("--json", "."), "it is a folder"),
+        (("replay", "trace"), ("--json", "missing/figures.json"), "missing is no folder"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_anything_is_measured(
+    command: tuple[str, ...], target: tuple[str, str], words: str, tmp_path: Path
+) -> None:
+    ended = run(*command, *target, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert words in ended.stderr
+
+
 def test_doctor_passes_where_a_store_can_run(tmp_path: Path) -> None:
     ended = run("doctor", "--ssd-dir", tmp_path, "--host-size", "16 MiB", cwd=tmp_path)
     assert ended.returncode == 0

@@ -5,7 +5,6 @@ The measuring is `tierstore.benchmark`'s. What a program reads goes to stdout, w
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
+from tierstore.cli.outputs import check_outputs
 from tierstore.errors import ConfigError
 from tierstore.settings import parse_size
 
@@ -106,13 +106,7 @@ def command(
     """
     if bandwidth is serve:
         raise click.UsageError("say what to measure: --bandwidth or --serve")
-    if plot_path is not None and importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--plot needs matplotlib, which is missing; install tierstore[plot]")
-    for target in (plot_path, None if json_path in (None, "-") else Path(str(json_path))):
-        if target is not None and not target.parent.is_dir():
-            raise ConfigError(
-                f"{target} cannot be written: {target.parent} is no folder; give a path in one that exists"
-            )
+    check_outputs(json_path, plot_path)
     report = _measure_service(options) if serve else _measure(options)
     if json_path == "-":
         click.echo(report.as_json())

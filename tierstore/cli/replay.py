@@ -5,7 +5,6 @@ The replaying is `tierstore.replay`'s. What a program reads goes to stdout, what
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
+from tierstore.cli.outputs import check_outputs
 from tierstore.errors import ConfigError
 from tierstore.policy.prefetching import PREFETCH_POLICIES, PrefetchPolicy
 from tierstore.settings import DriveWrites, daily, parse_size
@@ -123,24 +123,14 @@ def command(
     Runs the store's own planner over TRACE with a clock of its own: JSON lines, plain or gzip, of requests as
     Mooncake publishes them, or of KV events as vLLM and SGLang send them. No memory or disk is taken.
     """
-    _check(sweep, json_path, plot_path)
+    if plot_path is not None and sweep is None:
+        raise click.UsageError("--plot draws a sweep; say --sweep too")
+    check_outputs(json_path, plot_path)
     plan = _plan(trace, options)
     if sweep is None:
         _replay(plan, json_path)
     else:
         _sweep(plan, sweep, _points(plan, sweep, trace, options), json_path, plot_path)
-
-
-def _check(sweep: str | None, json_path: str | None, plot_path: Path | None) -> None:
-    if plot_path is not None and sweep is None:
-        raise click.UsageError("--plot draws a sweep; say --sweep too")
-    if plot_path is not None and importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--plot needs matplotlib, which is missing; install tierstore[plot]")
-    for target in (plot_path, None if json_path in (None, "-") else Path(str(json_path))):
-        if target is not None and not target.parent.is_dir():
-            raise ConfigError(
-                f"{target} cannot be written: {target.parent} is no folder; give a path in one that exists"
-            )
 
 
 def _plan(path: Path, options: _Options) -> ReplayPlan:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tierstore.replay.world import HOST_BLOCKS_MIN
 from tierstore.settings import format_size
 from tierstore.types import TierName
 
@@ -175,7 +176,7 @@ def as_sweep_table(plan: ReplayPlan, tier: TierName, points: Sequence[Point]) ->
 def enough(tier: TierName, points: Sequence[Point]) -> str:
     """The smallest size that comes within a tenth of what is reachable, in words."""
     if not points:
-        return "no size was large enough to be replayed"
+        return f"no size was replayed: a host tier needs {HOST_BLOCKS_MIN} blocks, and has fewer in each"
     wanted = _ENOUGH * points[-1].figures.reachable_token_hit_rate
     for point in points:
         if point.figures.token_hit_rate >= wanted:

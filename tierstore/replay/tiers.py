@@ -50,7 +50,8 @@ def parse_tiers(text: str) -> dict[TierName, TierSize]:
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
         if name not in _TIERS or not equals:
-            raise ConfigError(f'--tiers is "{text}"; "{part.strip()}" is no tier and size; {nearest(name, _TIERS)}')
+            advice = nearest(name, _TIERS) if equals else "give it as host=64 GiB, or host=5%"
+            raise ConfigError(f'--tiers is "{text}"; "{part.strip()}" is no tier and size; {advice}')
         tier = TierName(name)
         if tier in sizes:
             raise ConfigError(f'--tiers is "{text}"; it names {tier} twice')

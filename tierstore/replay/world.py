@@ -24,6 +24,7 @@ from tierstore.layout import KVLayout
 from tierstore.metrics import Metrics
 from tierstore.replay.links import LINKS, LinkModel, LinkQueue
 from tierstore.replay.ssd import ReplaySsd
+from tierstore.settings import format_size
 from tierstore.types import (
     HASH_NBYTES,
     PAGE_NBYTES,
@@ -248,7 +249,7 @@ def _planner(setup: Setup, metrics: Metrics) -> Planner:
     if setup.host_blocks < HOST_BLOCKS_MIN:
         raise ConfigError(
             f"the host tier holds {setup.host_blocks} blocks; give it at least {HOST_BLOCKS_MIN} "
-            f"({HOST_BLOCKS_MIN * setup.block_nbytes} bytes)"
+            f"({format_size(HOST_BLOCKS_MIN * setup.block_nbytes)})"
         )
     scale = PAGE_NBYTES / setup.block_nbytes
     inflight_nbytes = max(1, setup.host_blocks // 4) * PAGE_NBYTES

@@ -1,0 +1,40 @@
+"""The files that `--json` and `--plot` name: looked at before anything is measured, so that no run is lost to them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from tierstore.errors import ConfigError
+
+__all__ = ["check_outputs"]
+
+
+def check_outputs(json_path: str | None, plot_path: Path | None) -> None:
+    """Refuse what could not be written at the end.
+
+    Raises:
+        ConfigError: A path cannot be written, or nothing here draws a picture, or not of that kind.
+    """
+    for target in (plot_path, None if json_path in (None, "-") else Path(str(json_path))):
+        if target is None:
+            continue
+        if target.is_dir():
+            raise ConfigError(f"{target} cannot be written: it is a folder; give the path of a file")
+        if not target.parent.is_dir():
+            raise ConfigError(
+                f"{target} cannot be written: {target.parent} is no folder; give a path in one that exists"
+            )
+    if plot_path is not None:
+        _check_picture(plot_path)
+
+
+def _check_picture(path: Path) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("--plot needs matplotlib, which is missing; install tierstore[plot]")
+    from matplotlib.figure import Figure
+
+    known = Figure().canvas.get_supported_filetypes()
+    kind = path.suffix.removeprefix(".").lower()
+    if kind and kind not in known:
+        raise ConfigError(f"--plot is {path}: no picture is a .{kind}; give one of .{', .'.join(sorted(known))}")
