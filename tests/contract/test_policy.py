@@ -38,7 +38,7 @@ class TestAdmissionPolicies(AdmissionPolicyContract): ...
 
 def test_the_built_in_policies_are_registered() -> None:
     assert {"arc", "gdsf", "lfu", "lfu-da", "lru", "s3-fifo", "sieve"} <= set(names("policies"))
-    assert {"always", "continued", "second-hit", "selective", "write-back", "write-through"} == set(names("admissions"))
+    assert {"always", "continued", "second-hit", "selective", "write-back", "write-through"} <= set(names("admissions"))
 
 
 @pytest.mark.parametrize(
