@@ -21,6 +21,7 @@ class Frames:
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self._wanted = 0
 
     def feed(self, part: bytes) -> list[bytes]:
         """The messages that are whole with this part, in order.
@@ -28,17 +29,22 @@ class Frames:
         Raises:
             LimitError: One is longer than any may be; nothing behind it can be told apart any more.
         """
-        self._rest += part
+        if self._rest:
+            self._rest += part
+            if len(self._rest) < self._wanted:
+                return []
+            part = bytes(self._rest)
         start, messages = 0, list[bytes]()
-        with memoryview(self._rest) as data:
-            while start + _LENGTH_NBYTES <= len(data):
-                begin = start + _LENGTH_NBYTES
-                nbytes = int.from_bytes(data[start:begin], "little")
-                if nbytes > MESSAGE_NBYTES_MAX:
-                    raise LimitError(f"a message of {nbytes} bytes is announced; {MESSAGE_NBYTES_MAX} are the most")
-                if begin + nbytes > len(data):
-                    break
-                messages.append(bytes(data[begin : begin + nbytes]))
-                start = begin + nbytes
-        del self._rest[:start]
+        self._wanted = _LENGTH_NBYTES
+        while start + _LENGTH_NBYTES <= len(part):
+            begin = start + _LENGTH_NBYTES
+            nbytes = int.from_bytes(part[start:begin], "little")
+            if nbytes > MESSAGE_NBYTES_MAX:
+                raise LimitError(f"a message of {nbytes} bytes is announced; {MESSAGE_NBYTES_MAX} are the most")
+            if begin + nbytes > len(part):
+                self._wanted = _LENGTH_NBYTES + nbytes
+                break
+            messages.append(part[begin : begin + nbytes])
+            start = begin + nbytes
+        self._rest = bytearray(part[start:])
         return messages

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -51,7 +50,7 @@ class PoolCalls(asyncio.Protocol):
         self._answer = answer
         self._session = session
         self._frames = Frames()
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[pb.PoolCall] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._deaf = self._full = False
         self._transport: asyncio.Transport | None = None
@@ -85,28 +84,22 @@ class PoolCalls(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """A part of the stream."""
-        with self._understanding():
-            if not self._deaf:
-                self._waiting.extend(self._frames.feed(data))
-        self._begin()
-
-    @contextmanager
-    def _understanding(self) -> Iterator[None]:
+        if self._deaf:
+            return
         try:
-            yield
+            self._waiting.extend(map(pb.PoolCall.FromString, self._frames.feed(data)))
         except (LimitError, DecodeError) as error:
             self._deaf = True
-            self._waiting.clear()
             _logger.warning("%s is not listened to any more: %s", self._session.name, error)
+        self._begin()
 
     def _begin(self) -> None:
         """As many of the calls that have come as may be under way; all of them come from what has been read at once."""
-        with self._understanding():
-            while self._waiting and len(self._tasks) < _UNDER_WAY_MAX:
-                call = pb.PoolCall.FromString(self._waiting.popleft())
-                task = asyncio.get_running_loop().create_task(self._work(call))
-                self._tasks.add(task)
-                task.add_done_callback(partial(self._ended, call.number))
+        while self._waiting and len(self._tasks) < _UNDER_WAY_MAX:
+            call = self._waiting.popleft()
+            task = asyncio.get_running_loop().create_task(self._work(call))
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._ended, call.number))
         self._listen()
 
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
