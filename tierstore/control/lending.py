@@ -17,8 +17,6 @@ from tierstore.metrics import Metric
 from tierstore.types import PAGE_NBYTES, CopyJob, Outcome, TierName
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request, RequestTable
     from tierstore.control.upkeep import Upkeep
@@ -53,24 +51,21 @@ class Lending:
         """
         lo, fills = request.opened, request.story.verb == "put"
         room = max(0, self._limit_nbytes - self.lent_nbytes) // _slot_nbytes(request)
-        taking = self._taking(request, hi) if fills or room < hi - lo else np.empty(0, np.bool_)
-        fits = int(np.searchsorted(np.cumsum(taking), room, side="right"))
-        if fits < len(taking):
+        if not fills and hi - lo <= room:  # nobody need know which of them are lent already
+            request.story.open(request, hi, plan, now)
+            self._lend(request, request.entries[lo : request.opened])
+            return
+        entries = self._mind.directory.find(request.life.number, request.keys[lo:hi])
+        absent = self._mind.in_host(entries) == State.ABSENT
+        new = absent if fills else (entries < 0) | (self._num_loans.take(entries, mode="clip") == 0)
+        fits = int(np.searchsorted(np.cumsum(new), room, side="right"))
+        if fits < len(new):
             request.stop = hi = lo + fits
             request.outcomes[hi:] = Outcome.REJECTED
         num_filled = request.frontier
         request.story.open(request, hi, plan, now)
-        filled = lo + taking.nonzero()[0][: request.frontier - num_filled]
+        filled = lo + absent.nonzero()[0][: request.frontier - num_filled]
         self._lend(request, request.entries[filled if fills else slice(lo, request.opened)])
-
-    def _taking(self, request: Request, hi: int) -> NDArray[np.bool_]:
-        """Which blocks of [request.opened, hi) take a slot that is lent to nobody yet."""
-        entries = self._mind.directory.find(request.life.number, request.keys[request.opened : hi])
-        if request.story.verb == "put":
-            absent: NDArray[np.bool_] = self._mind.in_host(entries) == State.ABSENT
-            return absent
-        idle: NDArray[np.bool_] = (entries < 0) | (self._num_loans.take(entries, mode="clip") == 0)
-        return idle
 
     def handed(self, plan: Plan, requests: RequestTable) -> None:
         """Some were lent so many slots and take no more."""
