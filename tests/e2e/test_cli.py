@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,16 @@ def test_doctor_passes_where_a_store_can_run(tmp_path: Path) -> None:
     assert ended.returncode == 0
     assert f"ssd {tmp_path}" in ended.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("shared", "kinds"), [("auto", ["private", "shared"]), ("false", ["private"]), ("true", ["shared"])]
+)
+def test_doctor_judges_huge_pages_of_every_kind_that_the_pool_may_be(
+    shared: str, kinds: list[str], tmp_path: Path
+) -> None:
+    ended = run("doctor", "--ssd-dir", tmp_path, "--host-size", "16 MiB", cwd=tmp_path, TIERSTORE_HOST_SHARED=shared)
+    assert re.findall(r"huge pages +\w+, for (\w+) memory", ended.stdout) == kinds
 
 
 @pytest.mark.parametrize("folder", [".", "to be made"])

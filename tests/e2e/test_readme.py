@@ -41,10 +41,10 @@ def test_the_settings_file_holds_every_setting_at_its_default(tmp_path: Path) ->
 
 def test_every_command_that_a_page_names_exists() -> None:
     text = "\n".join(path.read_text("utf-8") for path in PAGES.values())
-    named = sorted(set(re.findall(r"(?:`|bin/)tierstore ([a-z]+)", text)))
-    assert "bench" in named
+    named = sorted(set(re.findall(r"(?:`|bin/)tierstore (inspect [a-z]+|[a-z]+)", text)))
+    assert {"bench", "inspect ls"} <= set(named)
     for command in named:
-        ran = subprocess.run([sys.executable, "-m", "tierstore", command, "--help"], capture_output=True)
+        ran = subprocess.run([sys.executable, "-m", "tierstore", *command.split(), "--help"], capture_output=True)
         assert ran.returncode == 0, f"tierstore {command}: {ran.stderr.decode()}"
 
 

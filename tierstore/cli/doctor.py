@@ -95,8 +95,10 @@ def _memory(host: HostConfig) -> Iterator[_Finding]:
         yield _Finding("memory", f"{_rounded(free_nbytes)} free; the pool asks for {format_size(host.size)}")
     except MemoryLimitError as error:
         yield _Finding("memory", str(error), "set [host] size lower, or raise that limit", fatal=True)
-    mode, kind = huge_pages(shared=bool(host.shared)), "shared" if host.shared else "private"
-    yield _Finding("huge pages", f"{mode}, for {kind} memory", _HUGE_PAGES[kind] if mode in {"never", "deny"} else "")
+    for shared in (False, True) if host.shared is None else (host.shared,):  # auto: as a service has it, too
+        mode, kind = huge_pages(shared=shared), "shared" if shared else "private"
+        advice = _HUGE_PAGES[kind] if mode in {"never", "deny"} else ""
+        yield _Finding("huge pages", f"{mode}, for {kind} memory{', as a service has' if shared else ''}", advice)
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if memlock == resource.RLIM_INFINITY:
         yield _Finding("memlock", "unlimited")
