@@ -170,7 +170,10 @@ def test_chunk_files_are_those_of_a_store_of_that_size() -> None:
     assert plan.file_blocks == 4096, "4 GiB"
     assert replace(plan, file_nbytes=1 << 28).file_blocks == 256
     assert plan_of(trace_of((0, [1])), ssd_blocks=640).file_blocks == 64, "64 MiB"
-    assert plan_of(trace_of((0, [1])), ssd_blocks=100).file_blocks == 50, "two files at least"
+    assert plan_of(trace_of((0, [1])), ssd_blocks=100).file_blocks == 25, "four files at least"
+    for file_nbytes in (BLOCK_NBYTES - 1, 1 << 39):
+        with pytest.raises(ConfigError, match="a quarter of the SSD"):
+            replay(replace(plan, file_nbytes=file_nbytes))
 
 
 def test_finer_files_forget_less_at_a_time() -> None:

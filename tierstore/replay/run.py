@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from tierstore import registry
+from tierstore.errors import ConfigError
 from tierstore.replay.belady import belady_leading, reachable_leading
 from tierstore.replay.engine import Engine, Queueing
 from tierstore.replay.figures import Figures, figures_of
 from tierstore.replay.tiers import TierSize
 from tierstore.replay.world import HOST_BLOCKS_MIN, Setup, World
-from tierstore.settings import DriveWrites
-from tierstore.tiers.space import default_file_nbytes
+from tierstore.settings import DriveWrites, format_size
+from tierstore.tiers.space import FILES_MIN, default_file_nbytes
 from tierstore.types import TierName
 
 if TYPE_CHECKING:
@@ -67,10 +68,21 @@ class ReplayPlan:
 
     @property
     def file_blocks(self) -> int:
-        """Blocks of a chunk file; two files at least."""
-        ssd_blocks = self.blocks(TierName.SSD)
-        file_nbytes = self.file_nbytes or default_file_nbytes(ssd_blocks * self.block_nbytes)
-        return max(1, min(file_nbytes // self.block_nbytes, ssd_blocks // 2))
+        """Blocks of a chunk file; a store has four files at least.
+
+        Raises:
+            ConfigError: `file_nbytes` is more than a quarter of the SSD, or less than a block.
+        """
+        ssd_blocks, given = self.blocks(TierName.SSD), self.file_nbytes
+        most = max(1, ssd_blocks // FILES_MIN)
+        if given is None or not ssd_blocks:
+            return max(1, min(default_file_nbytes(ssd_blocks * self.block_nbytes) // self.block_nbytes, most))
+        if not 1 <= given // self.block_nbytes <= most:
+            raise ConfigError(
+                f"chunk files of {format_size(given)} on an SSD of {format_size(ssd_blocks * self.block_nbytes)}; "
+                f"give a length between a block's, {format_size(self.block_nbytes)}, and a quarter of the SSD"
+            )
+        return given // self.block_nbytes
 
     @property
     def write_budget_nbytes(self) -> int | None:

@@ -19,12 +19,12 @@ from tierstore.settings import format_size
 from tierstore.tiers.chunkfile import NO_SEQUENCE, TOMBSTONE_NBYTES, ChunkFile, ChunkName
 from tierstore.types import PAGE_NBYTES
 
-__all__ = ["FILES_MAX", "FolderLimits", "Space", "default_file_nbytes"]
+__all__ = ["FILES_MAX", "FILES_MIN", "FolderLimits", "Space", "default_file_nbytes"]
 
 FILES_MAX = 1 << 16
 """File numbers of one array."""
 
-_FILES_MIN = 4
+FILES_MIN = 4
 """With fewer files, giving one back would cost too much of the tier at once."""
 
 _logger = logging.getLogger(__name__)
@@ -53,10 +53,10 @@ class FolderLimits:
                 f"a chunk file of {self.file_nbytes} bytes is not whole pages; "
                 f"set [ssd] file_size to a multiple of {PAGE_NBYTES}"
             )
-        if self.capacity_nbytes < _FILES_MIN * self.file_nbytes:
+        if self.capacity_nbytes < FILES_MIN * self.file_nbytes:
             raise ConfigError(
-                f"[ssd] size is {format_size(self.capacity_nbytes)}, less than {_FILES_MIN} chunk files of "
-                f"{format_size(self.file_nbytes)}; set it to at least {format_size(_FILES_MIN * self.file_nbytes)}, or "
+                f"[ssd] size is {format_size(self.capacity_nbytes)}, less than {FILES_MIN} chunk files of "
+                f"{format_size(self.file_nbytes)}; set it to at least {format_size(FILES_MIN * self.file_nbytes)}, or "
                 "[ssd] file_size lower"
             )
 
