@@ -42,6 +42,7 @@ _NOT_STORED = (
     "write_queue_full",
     "write_budget",
     "write_refused",
+    "unwritten",
     "ssd_off",
 )
 

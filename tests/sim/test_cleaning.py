@@ -86,7 +86,69 @@ def test_what_has_to_leave_before_it_is_written_is_lost_and_nothing_hangs() -> N
     assert len(written(world)) == 2
     world.settle()
     world.check_idle()
-    assert world.metrics.value(Metric.NOT_STORED_BLOCKS, "write_queue_full") > 0
+    assert world.metrics.value(Metric.NOT_STORED_BLOCKS, "unwritten") > 0
+
+
+def held(world: EngineWorld, blocks: UInt8Array) -> int:
+    """How many of these blocks lead, in any tier."""
+    get = world.get(blocks)
+    world.settle()
+    return get.result(0).leading
+
+
+def kept(world: EngineWorld, blocks: UInt8Array) -> None:
+    """Put blocks that are on SSD at once, too."""
+    world.put(blocks, durable=True)
+    world.settle()
+
+
+def test_a_get_of_much_evicts_what_ssd_holds_before_what_still_waits_to_be_written() -> None:
+    world = EngineWorld(admission=AdmitLeaving(), limits=Limits(write_inflight_nbytes_max=0))
+    b, c, fresh = chain("b", 20), chain("c", 12), chain("fresh", 8)
+    for blocks in (A, b, c):
+        kept(world, blocks)
+    put(world, fresh)
+    assert held(world, b[:12]) == held(world, c) == 12, "now what is fresh is the oldest"
+    assert held(world, A) == 12
+    assert held(world, fresh) == 8
+    assert not world.metrics.value(Metric.NOT_STORED_BLOCKS, "unwritten")
+    put(world, chain("more", POOL_BLOCKS - 8))
+    assert held(world, A) == 12, "a get goes first where nothing else is left"
+    assert world.metrics.value(Metric.NOT_STORED_BLOCKS, "unwritten") == 12
+
+
+def test_a_get_of_more_than_the_pool_is_cut_short_rather_than_that_something_is_lost() -> None:
+    world = EngineWorld(admission=AdmitLeaving(), limits=Limits(write_inflight_nbytes_max=0))
+    large = chain("large", 2 * POOL_BLOCKS)
+    kept(world, large[:POOL_BLOCKS])
+    world.put(large[POOL_BLOCKS:], parent=large[POOL_BLOCKS - 1], durable=True)
+    world.settle()
+    fresh = chain("fresh", 24)
+    put(world, fresh)
+    kept(world, chain("other", POOL_BLOCKS - 24))
+    assert held(world, large) == POOL_BLOCKS - 24, "as many as SSD holds, too"
+    assert held(world, fresh) == 24
+    assert not world.metrics.value(Metric.NOT_STORED_BLOCKS, "unwritten")
+
+
+def test_what_waits_for_room_in_the_queue_is_written_as_writes_end() -> None:
+    world = EngineWorld(admission=AdmitLeaving(), limits=Limits(write_inflight_nbytes_max=2 * PAGE_NBYTES))
+    put(world, A)
+    put(world, chain("b", POOL_BLOCKS - 12))
+    assert written(world) == rows(A[:2])
+    world.settle()
+    assert all(on_ssd(world, A[:8])), "an eighth would have been these two"
+
+
+def test_what_ssd_does_not_want_is_not_spared() -> None:
+    day = Limits(write_nbytes_per_day=24 * PAGE_NBYTES)
+    world = EngineWorld(admission=AdmitLeaving(), limits=day)
+    for name in "abcdef":
+        put(world, chain(name, 8))
+        world.settle()
+    assert world.metrics.value(Metric.NOT_STORED_BLOCKS, "write_budget") > 0
+    assert held(world, chain("f", 8)) == 8
+    assert not world.metrics.value(Metric.NOT_STORED_BLOCKS, "unwritten"), "they left in order of age, counted once"
 
 
 def test_a_step_writes_no_more_than_a_slice_and_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +156,8 @@ def test_a_step_writes_no_more_than_a_slice_and_goes_on_from_there(monkeypatch: 
     world = EngineWorld(admission=AdmitLeaving())
     put(world, A)
     put(world, chain("b", POOL_BLOCKS - 12))
-    assert written(world) == rows(A[:5])
-    world.write.end()
-    put(world, chain("b", 1))
-    put(world, chain("c", 1))
-    assert written(world)[:5] == rows(A[5:10])
+    assert [len(job) for job in world.write.jobs if isinstance(job, CopyJob)] == [5, 5]
+    assert written(world) == rows(A[:10])
 
 
 def test_the_tail_of_a_conversation_waits_until_it_goes_on() -> None:

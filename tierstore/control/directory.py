@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tierstore.types import Int64Array, UInt64Array
 
-__all__ = ["AGAIN", "CHECKED", "PARKED", "PREFETCHED", "READ_BACK", "REWRITING", "UNREADABLE", "Directory"]
+__all__ = ["AGAIN", "CHECKED", "PARKED", "PREFETCHED", "READ_BACK", "REWRITING", "SPURNED", "UNREADABLE", "Directory"]
 
 PREFETCHED = np.uint8(1)
 """Flag of an entry that a prefetch brought in and that no get has used yet."""
@@ -47,6 +47,9 @@ CHECKED = np.uint8(32)
 
 PARKED = np.uint8(64)
 """Flag of an entry that was admitted to SSD and waits in host memory for a file that is leaving."""
+
+SPURNED = np.uint8(128)
+"""Flag of an entry that was to be written before it leaves host memory, and that SSD does not want."""
 
 _FREE, _KEYED, _DETACHED = 0, 1, 2
 

@@ -67,7 +67,7 @@ class Gets:
             assert mind.device is not None
             mind.device.occupy(entries[missing], near)
         elif len(missing):
-            pages = mind.host.take(life.slot_class, len(missing))
+            pages = mind.host.take(life.slot_class, len(missing), again=True)
             if len(pages) < len(missing):
                 pages, run = self._shift(life.slot_class, entries, ready, missing, pages)
                 missing, ready = missing[: len(pages)], ready[ready < run]

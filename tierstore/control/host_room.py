@@ -19,6 +19,8 @@ from tierstore.metrics import Metric
 from tierstore.types import PAGE_NBYTES, TierName
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tierstore.control.directory import Directory
     from tierstore.control.slabs import SlotAllocator
     from tierstore.metrics import Metrics
@@ -47,15 +49,10 @@ class HostRoom:
 
     Attributes:
         num_changes: Grows whenever slots are taken or blocks come; for those who look at the next victims.
+        spare: Has others leave instead of the next victims; see `Cleaning`. None where they leave as they stand.
     """
 
-    def __init__(
-        self,
-        directory: Directory,
-        slots: SlotAllocator,
-        new_policy: NewPolicy,
-        metrics: Metrics,
-    ) -> None:
+    def __init__(self, directory: Directory, slots: SlotAllocator, new_policy: NewPolicy, metrics: Metrics) -> None:
         self._directory = directory
         self.slots = slots
         self._new_policy = new_policy
@@ -65,6 +62,7 @@ class HostRoom:
         self._draining: tuple[int, int] | None = None  # slab, the class it leaves
         self._metrics = metrics
         self.num_changes = 0
+        self.spare: Callable[[int, int, Int64Array, bool], Int64Array] | None = None
         self.prefetched = Prefetched(directory, self._slot_nbytes, metrics)
 
     def open_class(self, slot_nbytes: int) -> int:
@@ -75,7 +73,9 @@ class HostRoom:
             self._policies.append(self._new_policy(self._directory.capacity, self._directory.facts))
         return slot_class
 
-    def take(self, slot_class: int, count: int, *, cold_before: int | None = None, after_turn: int = 0) -> Int64Array:
+    def take(
+        self, slot_class: int, count: int, *, cold_before: int | None = None, after_turn: int = 0, again: bool = False
+    ) -> Int64Array:
         """Up to `count` slots, evicting where none are free.
 
         Args:
@@ -83,6 +83,7 @@ class HostRoom:
             count: Wanted.
             cold_before: Evict only blocks last used before this tick and outside the window; None for any.
             after_turn: Of the window evict only blocks whose turn comes later than this.
+            again: Who asks for more than the pool can give comes again for the rest, and fewer may do.
 
         Returns:
             int64[k] pool pages, k <= count.
@@ -93,13 +94,15 @@ class HostRoom:
             idle = self.slots.idle_slab(slot_class)
             if idle >= 0:
                 self.slots.begin_drain(idle, slot_class)
-                more = self.take(slot_class, short, cold_before=cold_before, after_turn=after_turn)
+                more = self.take(slot_class, short, cold_before=cold_before, after_turn=after_turn, again=again)
                 return np.concatenate([pages, more])
             victims = self.next_victims(slot_class, short)
             if cold_before is not None:
                 warm = self._directory.last_use[victims] >= cold_before
                 victims = victims[: int(warm.argmax())] if warm.any() else victims
-            elif len(victims) < short:
+            elif self.spare is not None:
+                victims = self.spare(slot_class, short, victims, again)
+            if cold_before is None and len(victims) < short:
                 awaited = self._directory.window.victims(slot_class, short - len(victims), after_turn=after_turn)
                 victims = np.concatenate([victims, awaited])
             if len(victims):
