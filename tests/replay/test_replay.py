@@ -180,7 +180,7 @@ def test_finer_files_forget_less_at_a_time() -> None:
     hot = [(float(turn), chain(turn % 3, 8)) for turn in range(60)]
     cold = [(turn + 0.5, chain(turn + 10, 40)) for turn in range(60)]
     plan = plan_of(trace_of(*sorted(hot + cold)), host_blocks=32, ssd_blocks=160)
-    coarse, fine = (replay(replace(plan, file_nbytes=blocks * BLOCK_NBYTES)) for blocks in (64, 8))
+    coarse, fine = (replay(replace(plan, file_nbytes=blocks * BLOCK_NBYTES)) for blocks in (40, 8))
     assert fine.token_hit_rate > coarse.token_hit_rate
 
 
