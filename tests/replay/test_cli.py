@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tierstore.cli.replay import command
+from tierstore.cli.replay_sweep import shared_file
 from tierstore.errors import ConfigError
 
 BLOCK_TOKENS = 16
@@ -80,6 +82,25 @@ def test_a_sweep_gives_what_its_sizes_give_alone(trace: Path) -> None:
 def test_what_is_wrong_with_the_replays_of_a_sweep_is_said_once(trace: Path) -> None:
     with pytest.raises(ConfigError, match=r"^'lruu' is not one of the policies"):
         replay(trace, "--sweep", "--policy", "lruu", "--block-size", "1 MiB")
+
+
+def test_replays_of_a_sweep_that_say_much_are_not_held_up(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a bar does that is drawn for nobody, with FORCE_COLOR: a pipe that is not read is full in half a minute."""
+    monkeypatch.setenv("PYTHONVERBOSE", "1")
+    assert "reach 90%" in replay(trace, "--sweep", "--block-size", "1 MiB").stdout
+
+
+def test_a_sweep_tells_its_replays_which_file_a_stdin_is(trace: Path) -> None:
+    with trace.open("rb") as stdin:
+        assert shared_file(Path(f"/dev/fd/{stdin.fileno()}")) == trace
+
+
+def test_a_sweep_does_not_wait_for_what_comes_but_once(trace: Path, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for arguments in ([fifo], [trace, "--links", fifo]):
+        with pytest.raises(ConfigError, match=r"fifo once for each size; give a file$"):
+            replay(*arguments, "--sweep")
 
 
 def test_speeds_come_from_a_benchmark_a_flag_or_an_estimate(trace: Path, tmp_path: Path) -> None:

@@ -126,11 +126,10 @@ def command(
     if plot_path is not None and sweep is None:
         raise click.UsageError("--plot draws a sweep; say --sweep too")
     check_outputs(json_path, plot_path)
-    plan = _plan(trace, options)
     if sweep is None:
-        _replay(plan, json_path)
+        _replay(_plan(trace, options), json_path)
     else:
-        _sweep(plan, sweep, _points(plan, sweep, trace, options), json_path, plot_path)
+        _sweep(sweep, trace, options, json_path, plot_path)
 
 
 def _plan(path: Path, options: _Options) -> ReplayPlan:
@@ -228,17 +227,15 @@ def _replay(plan: ReplayPlan, json_path: str | None) -> None:
     _write(json_path, as_json(plan, figures), lambda: as_table(plan, figures))
 
 
-def _points(plan: ReplayPlan, name: str, path: Path, options: _Options) -> list[Point]:
+def _points(plan: ReplayPlan, tier: TierName, path: Path, options: _Options) -> list[Point]:
     """What the same command comes to for each size of one tier."""
     from tierstore.cli.replay_sweep import replay_all, spelled
     from tierstore.replay.figures import Point
     from tierstore.replay.run import sweep_plans
-    from tierstore.types import TierName
 
-    tier: TierName = TierName(name)
     plans = sweep_plans(plan, tier)
-    others = [size for size in options["tiers"].split(",") if size.partition("=")[0].strip() != name]
-    sizes = [",".join([*others, f"{name}={percent}%"]) for percent in plans]
+    others = [size for size in options["tiers"].split(",") if size.partition("=")[0].strip() != tier]
+    sizes = [",".join([*others, f"{tier}={percent}%"]) for percent in plans]
     commands = [[*spelled(command.params, {**options, "tiers": size}), "--", str(path)] for size in sizes]
     with _progress(len(commands)) as on_progress:
         found = replay_all(commands, on_progress)
@@ -248,11 +245,15 @@ def _points(plan: ReplayPlan, name: str, path: Path, options: _Options) -> list[
     ]
 
 
-def _sweep(plan: ReplayPlan, name: str, points: list[Point], json_path: str | None, plot_path: Path | None) -> None:
+def _sweep(name: str, path: Path, options: _Options, json_path: str | None, plot_path: Path | None) -> None:
+    from tierstore.cli.replay_sweep import shared_file
     from tierstore.replay.report import as_sweep_json, as_sweep_table, save_plot
     from tierstore.types import TierName
 
-    tier: TierName = TierName(name)
+    file, links_path = shared_file(path), options["links_path"]
+    options["links_path"] = None if links_path is None else shared_file(links_path)
+    plan, tier = _plan(path, options), TierName(name)
+    points = _points(plan, tier, file, options)
     _write(json_path, as_sweep_json(plan, tier, points), lambda: as_sweep_table(plan, tier, points))
     if plot_path is not None:
         save_plot(plan, tier, points, plot_path)

@@ -11,10 +11,13 @@ import os
 import selectors
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
+from pathlib import Path
+from typing import IO
 
 import click
 
@@ -22,7 +25,18 @@ from tierstore.benchmark.tied import tied
 from tierstore.errors import ConfigError
 from tierstore.replay.figures import Figures
 
-__all__ = ["replay_all", "spelled"]
+__all__ = ["replay_all", "shared_file", "spelled"]
+
+
+def shared_file(path: Path) -> Path:
+    """The file that other processes find, too, behind a path such as /dev/stdin.
+
+    Raises:
+        ConfigError: It is none, and what comes from there comes once.
+    """
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"a sweep reads {path} once for each size; give a file")
+    return path.resolve()
 
 
 def spelled(parameters: Iterable[click.Parameter], options: dict[str, object]) -> list[str]:
@@ -52,23 +66,25 @@ def replay_all(commands: Sequence[Sequence[str]], on_progress: Callable[[int], N
             while waiting and len(running.get_map()) < len(os.sched_getaffinity(0)):
                 place, arguments = waiting.popleft()
                 words = [sys.executable, "-m", "tierstore", "replay", "--json=-", *arguments]
-                process = stack.enter_context(tied(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+                said = stack.enter_context(tempfile.TemporaryFile())  # a pipe would be full where nobody listens
+                process = stack.enter_context(tied(words, stdout=subprocess.PIPE, stderr=said))
                 stack.callback(process.terminate)
                 assert process.stdout is not None
-                running.register(process.stdout, selectors.EVENT_READ, (place, process))
+                running.register(process.stdout, selectors.EVENT_READ, (place, process, said))
             for key, _events in running.select():
                 running.unregister(key.fileobj)
-                place, process = key.data
-                found[place] = _figures(process)
+                place, process, said = key.data
+                found[place] = _figures(process, said)
                 on_progress(len(found))
     return [found[place] for place in range(len(commands))]
 
 
-def _figures(process: subprocess.Popen[bytes]) -> Figures:
+def _figures(process: subprocess.Popen[bytes], said: IO[bytes]) -> Figures:
     """What a replay prints at its end; it writes nothing before."""
-    printed, said = process.communicate()
+    printed, _nothing = process.communicate()
     if process.returncode:
-        why = said.decode("utf-8", "replace").strip().rpartition("\n")[2].removeprefix("tierstore: ")
+        said.seek(0)
+        why = said.read().decode("utf-8", "replace").strip().rpartition("\n")[2].removeprefix("tierstore: ")
         raise ConfigError(why or f"a replay of the sweep ended with {process.returncode}, and said nothing")
     figures = json.loads(printed)
     return Figures(**{field.name: figures[field.name] for field in fields(Figures)})
