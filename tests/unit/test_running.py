@@ -32,6 +32,22 @@ class Work:
         return RESULT
 
 
+class Answered:
+    """A call whose answer has come before anybody asks for it."""
+
+    def result(self) -> None:
+        """Has none of its own."""
+
+    def cancel(self) -> None:
+        """Comes too late."""
+
+    def cancelled(self) -> bool:
+        return False
+
+    def add_done_callback(self, callback: Callable[[object], None]) -> None:
+        callback(self)
+
+
 @pytest.fixture
 def worker() -> Iterator[Worker]:
     worker = Worker("client", capacity=4)
@@ -148,6 +164,18 @@ def test_what_comes_after_a_transfer_is_left_to_the_clients_thread(
     busy()
     worker.close()
     assert done == ["client"]
+
+
+def test_a_call_that_is_answered_at_once_calls_back_on_the_clients_thread(
+    worker: Worker, waiter: Worker, busy: Callable[[], None]
+) -> None:
+    called: list[str] = []
+    transfer = running().start(worker, lambda running: running.follow(Answered(), lambda _call: RESULT))
+    transfer.add_done_callback(lambda _transfer: called.append(threading.current_thread().name))
+    assert waiter.ask(transfer.result).ok
+    busy()
+    worker.close()
+    assert called == ["client"]
 
 
 def test_a_transfer_that_was_cancelled_before_it_began_is_not_begun_by_who_waits(

@@ -164,11 +164,14 @@ class Running:
             self._call = call
             withdrawn = self._withdrawn
 
+        beginner = threading.get_ident()
+
         def ended(_call: object) -> None:
             try:
                 self._run(lambda _running: result(call))
             finally:
-                self._tell()
+                if threading.get_ident() != beginner:  # else it was answered already, and `_attend` comes behind this
+                    self._tell()
 
         call.add_done_callback(ended)
         if withdrawn:
