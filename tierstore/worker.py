@@ -61,6 +61,7 @@ class Worker:
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._owner_pid = os.getpid()
         self._threads: list[threading.Thread] = []
+        self._num_idle = threads
         atexit.register(self.close)
         for index in range(threads):
             thread = threading.Thread(target=self._run, name=name if threads == 1 else f"{name}-{index}", daemon=True)
@@ -71,6 +72,11 @@ class Worker:
     def room(self) -> int:
         """Tasks that may still be submitted."""
         return self.capacity - len(self._queue)
+
+    @property
+    def prompt(self) -> bool:
+        """Whether each task that waits has a thread that is about to run it."""
+        return len(self._queue) <= self._num_idle
 
     def submit(self, task: Task, priority: int = 0, failed: Failed | None = None) -> bool:
         """Queue a task. Never blocks.
@@ -137,6 +143,8 @@ class Worker:
             error = self._attempt(task)
             if error is not None and failed is not None:
                 self._attempt(partial(failed, error))
+            with self._lock:
+                self._num_idle += 1
             del queued, task, failed, error  # an idle thread keeps no memory of its last task alive
 
     def _attempt(self, task: Task) -> BaseException | None:
@@ -156,6 +164,7 @@ class Worker:
             self._tokens.get()
             with self._lock:
                 if self._queue:
+                    self._num_idle -= 1
                     return heapq.heappop(self._queue)[2:]
                 if self._closing:
                     return None

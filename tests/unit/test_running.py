@@ -12,7 +12,7 @@ from tests.payload import TIMEOUT_SECONDS
 from tierstore.service.client.running import Running, Warnings
 from tierstore.transfer.future import TransferResult
 from tierstore.types import Outcome
-from tierstore.worker import Worker
+from tierstore.worker import Failed, Task, Worker
 
 RESULT = TransferResult(1, np.zeros(1, np.uint8), 8, 0.0)
 
@@ -48,11 +48,30 @@ class Answered:
         callback(self)
 
 
+class Drowsy(Worker):
+    """Its threads are free, and take up nothing while they sleep."""
+
+    def __init__(self, name: str, *, capacity: int, threads: int = 1) -> None:
+        self.awake = threading.Event()
+        super().__init__(name, capacity=capacity, threads=threads)
+
+    def _next(self) -> tuple[Task, Failed | None] | None:
+        self.awake.wait()
+        return super()._next()
+
+
 @pytest.fixture
-def worker() -> Iterator[Worker]:
-    worker = Worker("client", capacity=4)
-    yield worker
-    worker.close()
+def drowsy() -> Iterator[Drowsy]:
+    drowsy = Drowsy("client", capacity=4)
+    yield drowsy
+    drowsy.awake.set()
+    drowsy.close()
+
+
+@pytest.fixture
+def worker(drowsy: Drowsy) -> Worker:
+    drowsy.awake.set()
+    return drowsy
 
 
 @pytest.fixture
@@ -63,25 +82,14 @@ def waiter() -> Iterator[Worker]:
     assert waiter.failure is None
 
 
-@pytest.fixture
-def busy(worker: Worker) -> Iterator[Callable[[], None]]:
-    """Nothing that is submitted is begun before this is called."""
-    gate = threading.Event()
-    assert worker.submit(lambda: gate.wait() and None)
-    yield gate.set
-    gate.set()
-
-
 def running() -> Running:
     return Running(1, 8, Outcome.MISS, Warnings())
 
 
-def test_who_waits_does_the_work_that_no_thread_has_begun(
-    worker: Worker, waiter: Worker, busy: Callable[[], None]
-) -> None:
+def test_who_waits_does_the_work_that_no_thread_has_begun(drowsy: Drowsy, waiter: Worker) -> None:
     work = Work()
     work.gate.set()
-    transfer = running().start(worker, work)
+    transfer = running().start(drowsy, work)
     assert waiter.ask(transfer.result).ok
     assert work.thread == "waiter"
 
@@ -97,11 +105,9 @@ def test_who_waits_for_work_that_a_thread_has_begun_does_not_do_it_again(worker:
     assert [end.ok for end in ends] == [True]
 
 
-def test_who_waits_for_so_long_and_no_longer_begins_nothing(
-    worker: Worker, waiter: Worker, busy: Callable[[], None]
-) -> None:
+def test_who_waits_for_so_long_and_no_longer_begins_nothing(drowsy: Drowsy, waiter: Worker) -> None:
     work = Work()
-    transfer = running().start(worker, work)
+    transfer = running().start(drowsy, work)
     with pytest.raises(TimeoutError):
         waiter.ask(lambda: transfer.result(0.01))
     assert not work.begun.is_set()
@@ -115,26 +121,22 @@ def test_the_main_thread_does_no_work_that_a_signal_handler_could_tear_apart(wor
     assert work.thread == "client"
 
 
-def test_a_client_that_closes_waits_for_work_that_a_waiter_does(
-    worker: Worker, waiter: Worker, busy: Callable[[], None]
-) -> None:
+def test_a_client_that_closes_waits_for_work_that_a_waiter_does(drowsy: Drowsy, waiter: Worker) -> None:
     work, ends = Work(), list[TransferResult]()
-    transfer = running().start(worker, work)
+    transfer = running().start(drowsy, work)
     waiter.submit(lambda: ends.append(transfer.result()))
     assert work.begun.wait(TIMEOUT_SECONDS)
-    busy()
-    assert not worker.close(0.05)
+    drowsy.awake.set()
+    assert not drowsy.close(0.05)
     work.gate.set()
     waiter.close()
-    assert worker.close()
+    assert drowsy.close()
 
 
-def test_who_waits_with_a_lock_that_a_callback_takes_does_not_wait_for_himself(
-    worker: Worker, waiter: Worker, busy: Callable[[], None]
-) -> None:
+def test_who_waits_with_a_lock_that_a_callback_takes_does_not_wait_for_himself(drowsy: Drowsy, waiter: Worker) -> None:
     lock, called, work = threading.Lock(), threading.Event(), Work()
     work.gate.set()
-    transfer = running().start(worker, work)
+    transfer = running().start(drowsy, work)
 
     def call_back(_transfer: object) -> None:
         with lock:
@@ -146,50 +148,61 @@ def test_who_waits_with_a_lock_that_a_callback_takes_does_not_wait_for_himself(
 
     transfer.add_done_callback(call_back)
     assert waiter.ask(wait)
-    busy()
+    drowsy.awake.set()
     assert called.wait(TIMEOUT_SECONDS)
 
 
-def test_what_comes_after_a_transfer_is_left_to_the_clients_thread(
-    worker: Worker, waiter: Worker, busy: Callable[[], None]
-) -> None:
+def test_what_comes_after_a_transfer_is_left_to_the_clients_thread(drowsy: Drowsy, waiter: Worker) -> None:
     done: list[str] = []
 
     def work(running: Running) -> TransferResult:
         running.afterwards(lambda: done.append(threading.current_thread().name))
         return RESULT
 
-    transfer = running().start(worker, work)
+    transfer = running().start(drowsy, work)
     assert waiter.ask(transfer.result).ok
-    busy()
-    worker.close()
+    drowsy.awake.set()
+    drowsy.close()
     assert done == ["client"]
 
 
-def test_a_call_that_is_answered_at_once_calls_back_on_the_clients_thread(
-    worker: Worker, waiter: Worker, busy: Callable[[], None]
-) -> None:
+def test_who_waits_leaves_work_where_it_is_while_threads_have_other_work(worker: Worker, waiter: Worker) -> None:
+    """So that no more is under way at a time than there are threads: each holds slots of the pool, or a buffer."""
+    first, second = Work(), Work()
+    running().start(worker, first)
+    assert first.begun.wait(TIMEOUT_SECONDS)
+    transfer, ends = running().start(worker, second), list[TransferResult]()
+    waiter.submit(lambda: ends.append(transfer.result()))
+    assert not second.begun.wait(0.05)
+    first.gate.set()
+    second.gate.set()
+    waiter.close()
+    assert second.thread == "client"
+    assert [end.ok for end in ends] == [True]
+
+
+def test_a_call_that_is_answered_at_once_calls_back_on_the_clients_thread(drowsy: Drowsy, waiter: Worker) -> None:
     called: list[str] = []
-    transfer = running().start(worker, lambda running: running.follow(Answered(), lambda _call: RESULT))
+    transfer = running().start(drowsy, lambda running: running.follow(Answered(), lambda _call: RESULT))
     transfer.add_done_callback(lambda _transfer: called.append(threading.current_thread().name))
     assert waiter.ask(transfer.result).ok
-    busy()
-    worker.close()
+    drowsy.awake.set()
+    drowsy.close()
     assert called == ["client"]
 
 
 def test_a_transfer_that_was_cancelled_before_it_began_is_not_begun_by_who_waits(
-    worker: Worker, waiter: Worker, busy: Callable[[], None]
+    drowsy: Drowsy, waiter: Worker
 ) -> None:
     work = Work()
-    transfer = running().start(worker, work)
+    transfer = running().start(drowsy, work)
     transfer.cancel()
     assert waiter.ask(transfer.result).outcomes == [Outcome.CANCELLED]
     assert not work.begun.is_set()
 
 
 def test_what_work_lets_escape_ends_the_transfer_of_who_does_it(
-    worker: Worker, waiter: Worker, busy: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    drowsy: Drowsy, waiter: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", told.append)
@@ -197,6 +210,6 @@ def test_what_work_lets_escape_ends_the_transfer_of_who_does_it(
     def work(_running: Running) -> TransferResult:
         raise AssertionError("a fault of ours")
 
-    transfer = running().start(worker, work)
+    transfer = running().start(drowsy, work)
     assert waiter.ask(transfer.result).outcomes == [Outcome.MISS]
     assert [str(one.exc_value) for one in told] == ["a fault of ours"]
