@@ -151,6 +151,17 @@ def test_what_ssd_does_not_want_is_not_spared() -> None:
     assert not world.metrics.value(Metric.NOT_STORED_BLOCKS, "unwritten"), "they left in order of age, counted once"
 
 
+def test_no_head_leaves_before_what_stands_behind_it_when_ssd_wants_neither() -> None:
+    """Of a chain whose first blocks the budget has refused the others were spared, as if their turn came later."""
+    unpaid = Limits(write_nbytes_per_day=1, write_inflight_nbytes_max=8 * PAGE_NBYTES)
+    world = EngineWorld(admission=AdmitLeaving(), limits=unpaid)
+    put(world, A)
+    put(world, chain("b", POOL_BLOCKS - 12))
+    put(world, chain("c", 5))
+    assert held(world, A) == 12 - 5
+    assert not world.metrics.value(Metric.NOT_STORED_BLOCKS, "unwritten")
+
+
 def test_a_step_writes_no_more_than_a_slice_and_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleaning, "_WRITE_BLOCKS", 5)
     world = EngineWorld(admission=AdmitLeaving())

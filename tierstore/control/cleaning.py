@@ -91,15 +91,21 @@ class Cleaning:
         return np.concatenate(found)
 
     def _clean(self, life: Life, dirty: Int64Array, plan: Plan, now: float) -> None:
-        """Write these of one life, as many as may be written now; what SSD does not want is spared no longer."""
-        mind, directory = self._mind, self._mind.directory
-        wanted = self._write_back.chains.with_heads(dirty)
+        """Write these of one life, as many as may be written now; what SSD does not want is spared no longer.
+
+        Nor is what stands behind that: it would stay when its head goes.
+        """
+        mind, directory, chains = self._mind, self._mind.directory, self._write_back.chains
+        wanted = chains.with_heads(dirty)
         room = max(0, mind.limits.write_inflight_nbytes_max - mind.write_inflight_nbytes) // life.block_nbytes
         count = min(_WRITE_BLOCKS, room)
         if count:
             self._write(life, wanted[:count], plan, now)
+        rest = wanted[count:]
+        if not self._write_back.num_parked:  # among which their heads may be
+            rest = rest[chains.rooted(rest)]
         directory.flags[dirty] &= ~SPURNED
-        spurned = dirty[(directory.ssd.state[dirty] == State.ABSENT) & ~np.isin(dirty, wanted[count:])]
+        spurned = dirty[(directory.ssd.state[dirty] == State.ABSENT) & ~np.isin(dirty, rest)]
         directory.flags[spurned] |= SPURNED
 
     def _write(self, life: Life, entries: Int64Array, plan: Plan, now: float) -> None:
