@@ -8,11 +8,12 @@ when blocks have to go. Pure; called by the planner under the engine's lock.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.policy.queues import NOBODY, Ghosts, Holding, Queues
+from tierstore.policy.queues import Ghosts, Holding, Queues
 
 if TYPE_CHECKING:
     from tierstore.policy.base import BlockFacts
@@ -93,15 +94,11 @@ class Arc:
         """The `count` evictable entries to go first, in order; None where there are fewer."""
         if count > self.num_evictable:
             return None
-        next_of = [self._queues.first(queue) for queue in (_ONCE, _AGAIN)]
-        num_once = self._queues.lengths[_ONCE]
-        found: list[int] = []
-        while len(found) < count:
-            queue = _ONCE if num_once > self._once_target else _AGAIN
-            if next_of[queue] == NOBODY:
-                queue = _AGAIN if queue == _ONCE else _ONCE
-            entry = next_of[queue]
-            found.append(entry)
-            num_once -= queue == _ONCE
-            next_of[queue] = self._queues.after(entry)
+        queues = self._queues
+        surplus = max(0, math.ceil(queues.lengths[_ONCE] - self._once_target))
+        found = queues.oldest(_ONCE, min(surplus, count))
+        num_once = len(found)
+        found += queues.oldest(_AGAIN, count - num_once)
+        if len(found) < count:
+            found += queues.oldest(_ONCE, num_once + count - len(found))[num_once:]
         return np.array(found, np.int64)

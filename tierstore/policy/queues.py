@@ -30,6 +30,7 @@ class Holding:
     Attributes:
         num_held: Entries held.
         num_evictable: Those among them that are not shielded.
+        state_of: What each entry is; read where a call for each would take longer than all else.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -38,7 +39,7 @@ class Holding:
         self.num_held = 0
         self.num_evictable = 0
         self._states = np.zeros(capacity, np.uint8)
-        self._state_of = self._states.data
+        self.state_of = self._states.data
 
     def add(self, entries: Int64Array) -> list[int]:
         """Hold entries that are not held yet, evictable; returns them as a list."""
@@ -92,23 +93,23 @@ class Holding:
 
     def is_evictable(self, entry: int) -> bool:
         """Whether one held entry may be named."""
-        return self._state_of[entry] == _EVICTABLE
+        return self.state_of[entry] == _EVICTABLE
 
     def pass_over(self, entry: int) -> None:
         """A search need not meet a shielded entry again until it is exposed."""
-        self._state_of[entry] = _PASSED
+        self.state_of[entry] = _PASSED
 
     def meet_all_again(self, entries: list[int]) -> None:
         """As `meet_again`, of several."""
-        state_of = self._state_of
+        state_of = self.state_of
         for entry in entries:
             if state_of[entry] == _PASSED:
                 state_of[entry] = _SHIELDED
 
     def meet_again(self, entry: int) -> None:
         """A search may meet an entry again, for it is about to leave its place."""
-        if self._state_of[entry] == _PASSED:
-            self._state_of[entry] = _SHIELDED
+        if self.state_of[entry] == _PASSED:
+            self.state_of[entry] = _SHIELDED
 
 
 class Queues:
@@ -218,6 +219,16 @@ class Queues:
             begin = entry
         self._begin[queue] = begin
         return self._entry(entry)
+
+    def oldest(self, queue: int, count: int) -> list[int]:
+        """The `count` oldest evictable entries of a queue, or as many as there are."""
+        newer, capacity, state_of = self._newer, self._capacity, self._holding.state_of
+        entry, found = self.first(queue), list[int]()
+        while 0 <= entry < capacity and len(found) < count:
+            if state_of[entry] == _EVICTABLE:
+                found.append(entry)
+            entry = newer[entry]
+        return found
 
     def after(self, entry: int) -> int:
         """The next newer evictable entry of the same queue, or NOBODY."""

@@ -71,11 +71,7 @@ class Sieve:
         """The `count` evictable entries to go first, in order; None where there are fewer."""
         if count > self.num_evictable:
             return None
-        found: list[int] = []
-        entry = self._queues.first(_LEAVING)
-        while entry != NOBODY and len(found) < count:
-            found.append(entry)
-            entry = self._queues.after(entry)
+        found = self._queues.oldest(_LEAVING, count)
         while len(found) < count:
             found.append(self._choose())
         return np.array(found, np.int64)
