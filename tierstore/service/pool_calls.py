@@ -119,7 +119,7 @@ class PoolCalls(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _send(self, answer: pb.PoolAnswer) -> None:
-        if answer.number and self._transport is not None:
+        if answer.number and self._transport is not None and not self._transport.is_closing():
             self._transport.write(framed(answer.SerializeToString()))
 
     async def _work(self, call: pb.PoolCall) -> None:

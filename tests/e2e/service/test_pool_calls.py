@@ -192,6 +192,19 @@ def test_of_calls_that_come_in_one_part_no_more_are_under_way_than_at_any_time(
     assert 1 < most <= 16
 
 
+def test_of_a_client_that_has_gone_amid_its_calls_the_log_says_nothing(
+    serving: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    with stranger(serving.address) as visitor, closing(attach(visitor)) as door:
+        request = pb.ReleaseRequest(scope=visitor.scope(), lease_ids=[CHOSEN_FIRST])
+        calls = [pb.PoolCall(number=number, release=request) for number in range(1, 201)]
+        door.sendall(b"".join(framed(call.SerializeToString()) for call in calls))
+    with calling(serving) as (visitor, door):
+        door.sendall(framed(pb.PoolCall(number=1).SerializeToString()))
+        assert answers_of(door, 1)
+    assert not caplog.records
+
+
 def test_what_is_refused_there_says_so_as_over_grpc(serving: Serving) -> None:
     with calling(serving) as (visitor, door), stranger(serving.address) as other:
         lacking = pb.Scope(session_id=visitor.opened.session_id, namespace_handle=99)
