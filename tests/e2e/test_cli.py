@@ -85,6 +85,7 @@ def test_bench_without_a_measurement_asks_for_one(tmp_path: Path) -> None:
         (("replay", "trace", "--sweep"), ("--plot", "curve.foo"), "no picture is a .foo"),
         (("bench", "--bandwidth"), ("--json", "."), "it is a folder"),
         (("replay", "trace"), ("--json", "missing/figures.json"), "missing is no folder"),
+        (("replay", "trace"), ("--json", 300 * "x"), "File name too long"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_anything_is_measured(
@@ -93,6 +94,17 @@ def test_what_cannot_be_written_is_refused_before_anything_is_measured(
     ended = run(*command, *target, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert words in ended.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.parametrize("target", ["figures.json", "new.json"])
+def test_what_this_user_may_not_write_is_refused_before_anything_is_measured(target: str, tmp_path: Path) -> None:
+    (tmp_path / "figures.json").touch(0o400)
+    tmp_path.chmod(0o500)
+    assert (
+        f"{target} cannot be written: this user may not"
+        in run("replay", "trace", "--json", target, cwd=tmp_path).stderr
+    )
 
 
 def test_doctor_passes_where_a_store_can_run(tmp_path: Path) -> None:

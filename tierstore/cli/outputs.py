@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 from tierstore.errors import ConfigError
@@ -17,16 +18,22 @@ def check_outputs(json_path: str | None, plot_path: Path | None) -> None:
         ConfigError: A path cannot be written, or nothing here draws a picture, or not of that kind.
     """
     for target in (plot_path, None if json_path in (None, "-") else Path(str(json_path))):
-        if target is None:
-            continue
-        if target.is_dir():
-            raise ConfigError(f"{target} cannot be written: it is a folder; give the path of a file")
-        if not target.parent.is_dir():
-            raise ConfigError(
-                f"{target} cannot be written: {target.parent} is no folder; give a path in one that exists"
-            )
+        if target is not None:
+            _check_written(target)
     if plot_path is not None:
         _check_picture(plot_path)
+
+
+def _check_written(path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise ConfigError(f"{path} cannot be written: it is a folder; give the path of a file")
+        if not path.parent.is_dir():
+            raise ConfigError(f"{path} cannot be written: {path.parent} is no folder; give a path in one that exists")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ConfigError(f"{path} cannot be written: this user may not; give another path")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}; give another path") from error
 
 
 def _check_picture(path: Path) -> None:
