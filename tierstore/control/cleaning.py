@@ -99,10 +99,11 @@ class Cleaning:
         wanted = chains.with_heads(dirty)
         room = max(0, mind.limits.write_inflight_nbytes_max - mind.write_inflight_nbytes) // life.block_nbytes
         count = min(_WRITE_BLOCKS, room)
-        if count:
-            self._write(life, wanted[:count], plan, now)
-        rest = wanted[count:]
-        if not self._write_back.num_parked:  # among which their heads may be
+        offered, rest = wanted[:count], wanted[count:]
+        if len(offered):
+            self._write(life, offered, plan, now)
+        refused = directory.ssd.state[offered] == State.ABSENT
+        if np.count_nonzero(refused) and not self._write_back.num_parked:  # among which it may be
             rest = rest[chains.rooted(rest)]
         directory.flags[dirty] &= ~SPURNED
         spurned = dirty[(directory.ssd.state[dirty] == State.ABSENT) & ~np.isin(dirty, rest)]
