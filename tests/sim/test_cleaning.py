@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.outage import BROKEN, probe
 from tierstore.control import cleaning
 from tierstore.control.entry import State
 from tierstore.control.index import as_keys
@@ -149,6 +150,18 @@ def test_what_ssd_does_not_want_is_not_spared() -> None:
     assert world.metrics.value(Metric.NOT_STORED_BLOCKS, "write_budget") > 0
     assert held(world, chain("f", 8)) == 8
     assert not world.metrics.value(Metric.NOT_STORED_BLOCKS, "unwritten"), "they left in order of age, counted once"
+
+
+def test_an_ssd_that_is_well_again_is_given_what_waits_at_once() -> None:
+    """And what came meanwhile counts as not wanted no longer: the next put would have evicted it first."""
+    world = EngineWorld(admission=AdmitLeaving())
+    put(world, A)
+    put(world, chain("b", POOL_BLOCKS - 12))
+    world.write.end(outcomes=Outcome.IO_ERROR, fault=BROKEN)
+    put(world, chain("c", 2))
+    assert not world.write.jobs
+    probe(world, after=0.5)
+    assert written(world)[:10] == rows(A[:10])
 
 
 def test_no_head_leaves_before_what_stands_behind_it_when_ssd_wants_neither() -> None:

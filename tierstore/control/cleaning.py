@@ -64,8 +64,8 @@ class Cleaning:
 
     @property
     def due(self) -> bool:
-        """Whether slots were taken, blocks have come or writes have ended since the last step."""
-        return self._write_back.asks_when_leaving and self._seen != self._now
+        """Whether slots were taken, blocks have come or writes have ended since the last step, and writes are on."""
+        return self._write_back.asks_when_leaving and self._seen != self._now and self._mind.health.writes_on
 
     def step(self, plan: Plan, now: float) -> None:
         """Write what would be evicted next and only the host holds."""
