@@ -171,10 +171,15 @@ class Worker:
 
 
 def attempt(task: Task) -> None:
-    """Run what is a caller's own: what it raises is told to `threading.excepthook`, and takes nobody with it."""
+    """Run what is a caller's own: what it raises is told to `threading.excepthook`, and takes nobody with it.
+
+    On the main thread what is no Exception goes on: it is to end the program.
+    """
     try:
         task()
-    except Exception:  # noqa: BLE001 - not ours to judge; told, never lost
+    except BaseException as error:  # not ours to judge; told, never lost
+        if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+            raise
         threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 
