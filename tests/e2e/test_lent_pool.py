@@ -63,7 +63,7 @@ def read_only(memory: UInt8Array) -> UInt8Array:
         (read_only(np.zeros(POOL_NBYTES, np.uint8)), {}, LayoutError, "may be written to"),
         (b"bytes", {}, LayoutError, "pass a numpy array or a torch tensor"),
         (torch.empty(POOL_NBYTES, device="meta"), {}, DeviceError, "is on meta; lend the store memory of its device"),
-        (np.zeros(4096, np.uint8), {}, ConfigError, "4096 bytes"),
+        (np.zeros(4096, np.uint8), {}, ConfigError, r"size is 4 KiB, .* at least 16 KiB$"),
         (np.zeros(POOL_NBYTES, np.uint8), {"device_pool_size": "2 MiB"}, ConfigError, "set the other to 0"),
     ],
 )

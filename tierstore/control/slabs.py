@@ -101,10 +101,11 @@ class SlotAllocator:
                 f"[host] slab_size is {slab_nbytes} bytes; it must be a positive multiple of {PAGE_NBYTES} bytes"
             )
         if pool_nbytes < SLABS_MIN * slab_nbytes:
+            most = pool_nbytes // SLABS_MIN // PAGE_NBYTES * PAGE_NBYTES
             raise ConfigError(
                 f"[host] size is {format_size(pool_nbytes)}, less than {SLABS_MIN} slabs of {format_size(slab_nbytes)};"
-                f" set it to at least {format_size(SLABS_MIN * slab_nbytes)}, or [host] slab_size to at most "
-                f"{format_size(pool_nbytes // SLABS_MIN // PAGE_NBYTES * PAGE_NBYTES)}"
+                f" set it to at least {format_size(SLABS_MIN * slab_nbytes)}"
+                + (f", or [host] slab_size to at most {format_size(most)}" if most else "")
             )
         if pool_nbytes > PAGE_NBYTES << 31:
             raise ConfigError(
