@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, rows, small_store
+from tierstore.benchmark.machine import uncached_copy_nbytes
 
 SMALL_BENCH: tuple[str, ...] = (
     "bench",
@@ -112,6 +113,16 @@ def test_doctor_passes_where_a_store_can_run(tmp_path: Path) -> None:
     assert ended.returncode == 0
     assert f"ssd {tmp_path}" in ended.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(uncached_copy_nbytes() is None, reason="this C library does not say from when on it passes caches")
+@pytest.mark.parametrize(("threshold", "mark"), [("0x100000", "ok"), ("0x7200000", "slow")])
+def test_doctor_says_whether_blocks_are_copied_past_the_caches(threshold: str, mark: str, tmp_path: Path) -> None:
+    tunables = f"glibc.cpu.x86_non_temporal_threshold={threshold}"
+    ended = run("doctor", "--ssd-dir", tmp_path, cwd=tmp_path, GLIBC_TUNABLES=tunables)
+    told = re.search(r"^(\w+) +copies +past the caches from ([0-9.]+) MiB on$", ended.stdout, re.MULTILINE)
+    assert told is not None
+    assert told.groups() == (mark, f"{int(threshold, 16) / (1 << 20):.1f}")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What machine this is, in a few plain values. Called by the benchmark's report and by `tierstore doctor`.
 
-Reads /proc and /sys only; what a machine does not tell is left out, never guessed.
+Reads /proc and /sys, and asks the C library's loader; what a machine does not tell is left out, never guessed.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import subprocess
 from pathlib import Path
 
 import tierstore
 
-__all__ = ["cpu_name", "describe_machine", "file_system", "huge_pages", "num_cpus"]
+__all__ = ["cpu_name", "describe_machine", "file_system", "huge_pages", "num_cpus", "uncached_copy_nbytes"]
+
+_UNCACHED = "glibc.cpu.x86_non_temporal_threshold:"
 
 
 def describe_machine(folder: Path) -> dict[str, object]:
@@ -55,6 +58,22 @@ def huge_pages(*, shared: bool) -> str:
     except OSError:
         return "never"
     return modes.partition("[")[2].partition("]")[0]
+
+
+def uncached_copy_nbytes() -> int | None:
+    """From how many bytes on memcpy(3) goes past the processor's caches; None where the C library does not say."""
+    mapped = (line.split()[-1] for line in Path("/proc/self/maps").read_text("utf-8").splitlines())
+    loader = next((path for path in mapped if Path(path).name.startswith("ld-linux-")), None)
+    if loader is None:
+        return None
+    try:
+        told = subprocess.run(
+            [loader, "--list-tunables"], capture_output=True, text=True, timeout=10, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    line = next((line for line in told.splitlines() if line.startswith(_UNCACHED)), None)
+    return None if line is None else int(line.split()[1], 16)
 
 
 def num_cpus() -> int:

@@ -24,6 +24,14 @@ __all__ = ["command"]
 
 _PACKAGES = ("numpy", "torch", "zarr", "crc32c", "numcodecs")
 
+_COPY_NBYTES = 2 << 20
+"""A usual block. Copied through the caches, what it is written over is read first, and what is there is lost."""
+
+_UNCACHED_COPIES = (
+    "blocks are copied more slowly than they could be: start engines and tierstore serve with "
+    "GLIBC_TUNABLES=glibc.cpu.x86_non_temporal_threshold=0x100000"
+)
+
 _HUGE_PAGES = {
     "private": "copies and direct I/O are slower: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
     "shared": "copies and direct I/O are slower: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
@@ -85,7 +93,7 @@ def _packages() -> Iterator[_Finding]:
 
 
 def _memory(host: HostConfig) -> Iterator[_Finding]:
-    from tierstore.benchmark.machine import cpu_name, huge_pages, num_cpus
+    from tierstore.benchmark.machine import cpu_name, huge_pages, num_cpus, uncached_copy_nbytes
     from tierstore.tiers.memory_limit import check_memory, find_limits
 
     yield _Finding("processor", f"{cpu_name()}, {num_cpus()} of its cores for this process")
@@ -99,6 +107,9 @@ def _memory(host: HostConfig) -> Iterator[_Finding]:
         mode, kind = huge_pages(shared=shared), "shared" if shared else "private"
         advice = _HUGE_PAGES[kind] if mode in {"never", "deny"} else ""
         yield _Finding("huge pages", f"{mode}, for {kind} memory{', as a service has' if shared else ''}", advice)
+    if (uncached_nbytes := uncached_copy_nbytes()) is not None:
+        advice = _UNCACHED_COPIES if uncached_nbytes > _COPY_NBYTES else ""
+        yield _Finding("copies", f"past the caches from {uncached_nbytes / (1 << 20):.1f} MiB on", advice)
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if memlock == resource.RLIM_INFINITY:
         yield _Finding("memlock", "unlimited")
