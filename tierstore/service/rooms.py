@@ -1,4 +1,4 @@
-"""What all that answers calls shares: made once by the server, named by whoever lets calls in or answers them."""
+"""What the doors of one server share: sessions, quotas, streams, counters. Made once by the server, passed to each."""
 
 from __future__ import annotations
 
