@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.payload import TIMEOUT_SECONDS
-from tierstore.service.client.running import Running, Warnings
+from tierstore.service.client.running import Late, Running, Warnings
 from tierstore.transfer.future import TransferResult
 from tierstore.types import Outcome
 from tierstore.worker import Failed, Task, Worker
@@ -46,6 +46,18 @@ class Answered:
 
     def add_done_callback(self, callback: Callable[[object], None]) -> None:
         callback(self)
+
+
+class Recorded:
+    """An event that the device has recorded, and that this thread would wait for in vain."""
+
+    handle = 1
+
+    def done(self) -> bool:
+        return False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        raise AssertionError("the device waits for it")
 
 
 class Drowsy(Worker):
@@ -213,3 +225,12 @@ def test_what_work_lets_escape_ends_the_transfer_of_who_does_it(
     transfer = running().start(drowsy, work)
     assert waiter.ask(transfer.result).outcomes == [Outcome.MISS]
     assert [str(one.exc_value) for one in told] == ["a fault of ours"]
+
+
+def test_what_the_device_has_recorded_is_left_to_the_device() -> None:
+    running().hold([Recorded()])
+
+
+def test_a_call_whose_turn_comes_too_late_is_not_begun() -> None:
+    with pytest.raises(Late, match="no thread was free for it within 0 s"):
+        Running(1, 8, Outcome.MISS, Warnings(), seconds=0.0).begin()

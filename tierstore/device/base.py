@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tierstore.device.paged_kv import PagedKV
     from tierstore.types import Int32Array, Int64Array, UInt8Array, UInt32Array
 
-__all__ = ["Device", "DeviceMemory", "Event", "Stream"]
+__all__ = ["Device", "DeviceEvent", "DeviceMemory", "Event", "Stream"]
 
 
 @runtime_checkable
@@ -25,6 +25,15 @@ class Event(Protocol):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block the calling thread until done, or until `timeout` seconds pass; returns `done()`."""
+
+
+@runtime_checkable
+class DeviceEvent(Event, Protocol):
+    """An event that the device itself has recorded: it comes, and the device's streams wait for it by themselves."""
+
+    @property
+    def handle(self) -> int:
+        """The driver's own event."""
 
 
 @runtime_checkable

@@ -31,6 +31,9 @@ _BUFFER_NBYTES = 8 << 20
 class Source:
     """The blocks of a put.
 
+    Attributes:
+        after: To be awaited before the first message.
+
     Args:
         copies: What moves bytes from the cache into the buffer.
         memory: The caller's cache, and where the blocks lie in it.
@@ -41,6 +44,7 @@ class Source:
         self._copies = copies
         self._memory = memory
         self._num_blocks = num_blocks
+        self.after = memory.after
         self._lock = threading.Lock()
         self._finished = False
         self._rows = _whole_rows(memory)
@@ -48,8 +52,6 @@ class Source:
 
     def messages(self, nbytes: int) -> Iterator[bytes]:
         """Every block's bytes in order, in messages of so many, until `finish` is called. On any thread; blocks."""
-        for event in self._memory.after if self._rows is not None else ():
-            event.wait()
         step = self._num_blocks if self._rows is not None else self._buffer.num_slots
         for first in range(0, self._num_blocks, step or 1):
             rows = self._fetch(np.arange(first, min(first + step, self._num_blocks)))
@@ -82,6 +84,9 @@ class Sink:
     Messages are copied by assignments of memoryviews, which keep the GIL: to give it away for the 40 µs that half a MiB
     takes, and to get it back from gRPC's threads, takes a copy of numpy's 10 µs more.
 
+    Attributes:
+        after: To be awaited before the first write.
+
     Args:
         copies: What moves bytes from the buffer into the cache.
         memory: The caller's cache, and where the blocks lie in it.
@@ -92,6 +97,7 @@ class Sink:
         self._copies = copies
         self._memory = memory
         self._num_blocks = num_blocks
+        self.after = memory.after
         self._nbytes = memory.kv.stored_nbytes
         self._rows = _whole_rows(memory)
         self._buffer = _Buffer(self._nbytes, num_blocks, halves=2)
@@ -99,8 +105,6 @@ class Sink:
         self._whole = 0
         self._filled = 0
         self._handed = 0
-        for event in memory.after if self._rows is not None else ():
-            event.wait()
 
     def write(self, part: Data) -> None:
         """The next bytes. Blocks. Raises LayoutError where there are more of them than blocks."""

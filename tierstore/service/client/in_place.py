@@ -55,14 +55,15 @@ class InPlace:
 
         Raises:
             ServiceError: The call failed.
-            Withdrawn: The caller has cancelled.
+            Withdrawn: The caller has cancelled, or what the copy waits for has not come.
         """
         self._let_go()
         lease_id = request.lease_id = self._session.choose_number()
         try:
-            answer = self._ask(running, request, pb.AcquireResponse, self._patience.of(request.deadline_seconds))
+            answer = self._ask(running, request, pb.AcquireResponse, running.left(self._patience.call))
             lease_id = answer.lease_id  # a server of before lets nobody choose
             running.check()
+            running.hold(memory.after)
             offsets = np.array(answer.offsets, np.int64)
             with self._pool.used(offsets, memory.kv.stored_nbytes) as view:
                 self._copies.bring(view, offsets, memory)
@@ -83,10 +84,11 @@ class InPlace:
             answer = self._ask(running, request, pb.ReserveResponse, self._patience.call)
             number, offsets = answer.reservation_id, np.array(answer.offsets, np.int64)
             running.check()
+            running.hold(memory.after)
             with self._pool.used(offsets, memory.kv.stored_nbytes) as view:
                 checksums = self._copies.fill(view, offsets, memory, np.array(answer.positions, np.int64))
             commit = pb.CommitRequest(scope=request.scope, reservation_id=number, checksums=checksums.tolist())
-            seconds = self._patience.of(request.deadline_seconds)
+            seconds = running.left(self._patience.call)
             return convert.to_result(self._ask(running, commit, pb.CommitResponse, seconds).result)
         except (TierstoreError, Withdrawn):  # a commit that was heard has taken it, and there is nothing to abandon
             abandon = pb.AbandonRequest(scope=request.scope, reservation_id=number)

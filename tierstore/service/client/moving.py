@@ -43,43 +43,41 @@ class Moving:
 
     def put(self, begin: pb.PutBegin, memory: CallerMemory) -> Transfer:
         """In place or streamed; REJECTED where the service does not answer."""
-        seconds = self._calling.patience.of(begin.deadline_seconds)
 
         def put(session: LiveSession, running: Running) -> TransferResult:
             in_place = self._in_place(session)
             if in_place is not None:
                 return in_place.put(running, _reserve(begin), memory)
             source = Source(self._calling.copies, memory, len(begin.hashes) // HASH_NBYTES)
-            return stream_put(session, running, begin, source, seconds=seconds)
+            return stream_put(session, running, begin, source, patience=self._calling.patience)
 
         return self._start(put, begin, memory, failed=Outcome.REJECTED)
 
     def get(self, request: pb.GetRequest, memory: CallerMemory) -> Transfer:
         """In place or streamed; MISS where the service does not answer."""
-        seconds = self._calling.patience.of(request.deadline_seconds)
 
         def get(session: LiveSession, running: Running) -> TransferResult:
             in_place = self._in_place(session)
             if in_place is not None:
                 return in_place.get(running, _acquire(request), memory)
             sink = Sink(self._calling.copies, memory, len(request.hashes) // HASH_NBYTES)
-            return stream_get(session, running, request, sink, seconds=seconds)
+            return stream_get(session, running, request, sink, patience=self._calling.patience)
 
         return self._start(get, request, memory, failed=Outcome.MISS)
 
     def prefetch(self, request: pb.PrefetchRequest) -> Transfer:
         """Begun on a thread, which does not wait for its end."""
-        seconds = self._calling.patience.of(request.deadline_seconds)
+        patience = self._calling.patience
 
         def prefetch(session: LiveSession, running: Running) -> None:
-            ticket = session.call(request, pb.PrefetchResponse, self._calling.patience.call).prefetch_id
+            ticket = session.call(request, pb.PrefetchResponse, patience.call).prefetch_id
             asked = pb.WatchPrefetchRequest(scope=request.scope, prefetch_id=ticket)
-            watch = session.begin(asked, pb.WatchPrefetchResponse, seconds)
+            watch = session.begin(asked, pb.WatchPrefetchResponse, running.left(patience.call))
 
             def ended(call: Answer[pb.WatchPrefetchResponse]) -> TransferResult:
                 if call.cancelled():
                     cancel = pb.CancelPrefetchRequest(scope=request.scope, prefetch_id=ticket)
-                    session.forget(cancel, self._calling.patience.call)
+                    session.forget(cancel, patience.call)
                 return convert.to_result(result_of(call).result)
 
             running.follow(watch, ended)
@@ -90,7 +88,7 @@ class Moving:
         """IO_ERROR where the service does not answer: a restart may find them."""
 
         def delete(session: LiveSession, running: Running) -> TransferResult:
-            call = session.begin(request, pb.DeleteResponse, self._calling.patience.transfer)
+            call = session.begin(request, pb.DeleteResponse, running.left(self._calling.patience.call))
             with running.calling(call):
                 return convert.to_result(result_of(call).result)
 
@@ -101,7 +99,7 @@ class Moving:
         request = pb.FlushRequest()
 
         def flush(session: LiveSession, running: Running) -> TransferResult:
-            call = session.begin(request, pb.FlushResponse, self._calling.patience.transfer)
+            call = session.begin(request, pb.FlushResponse, running.left(self._calling.patience.call))
             with running.calling(call):
                 return convert.to_result(result_of(call).result)
 
@@ -125,7 +123,8 @@ class Moving:
         count = len(getattr(request, "hashes", bytes(HASH_NBYTES))) // HASH_NBYTES
         block_nbytes = 0 if self._namespace is None else self._namespace.layout.block_nbytes
         layers = None if memory is None else memory.layers
-        running = Running(count, block_nbytes, failed, calling.warnings, layers)
+        seconds = calling.patience.of(getattr(request, "deadline_seconds", 0.0))
+        running = Running(count, block_nbytes, failed, calling.warnings, layers, seconds=seconds)
         try:
             calling.connection.session()
         except TierstoreError as error:
@@ -133,6 +132,8 @@ class Moving:
             return running.transfer
 
         def work(running: Running) -> TransferResult | None:
+            running.begin()
+
             def within(session: LiveSession) -> TransferResult | None:
                 session.address(request, self._namespace, calling.patience.call)
                 return move(session, running)

@@ -8,14 +8,16 @@ becomes outcomes, never an exception in the engine.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
+from tierstore.device.base import DeviceEvent
 from tierstore.errors import TierstoreError
 from tierstore.shield import interruptible
 from tierstore.transfer.future import Transfer
@@ -23,17 +25,21 @@ from tierstore.types import Outcome
 from tierstore.worker import attempt
 
 if TYPE_CHECKING:
+    from tierstore.device.base import Event
     from tierstore.service.client.session import Answer, Cancellable
     from tierstore.transfer.future import TransferResult
     from tierstore.transfer.layers import Layers
     from tierstore.types import UInt8Array
     from tierstore.worker import Worker
 
-__all__ = ["Running", "Warnings", "Withdrawn"]
+__all__ = ["Late", "Running", "Warnings", "Withdrawn"]
 
 _logger = logging.getLogger(__name__)
 
 _WARNING_SECONDS = 60.0
+
+_LOOK_SECONDS = 0.5
+"""How often one that waits for an event of the caller's looks whether he has cancelled, or closed the client."""
 
 T = TypeVar("T")
 
@@ -45,29 +51,34 @@ class Withdrawn(Exception):
     """The caller has cancelled."""
 
 
+class Late(Withdrawn):
+    """The call's time was over before the server had a part in it."""
+
+
 class Warnings:
     """At most one line in so many seconds: an engine makes thousands of calls."""
 
     def __init__(self) -> None:
+        self.over = False
         self._next = 0.0
-        self._over = False
         self._passed_over = 0
 
-    def say(self, error: TierstoreError) -> None:
+    def say(self, error: TierstoreError | Late) -> None:
         """Log it, or count it."""
-        if self._over:
+        if self.over:
             return
         now = time.monotonic()
         if now < self._next:
             self._passed_over += 1
             return
         more = f" (and {self._passed_over} more before)" if self._passed_over else ""
-        _logger.warning("the service did not do its part: %s%s; going on without it", error, more)
+        what = "a call was given up" if isinstance(error, Late) else "the service did not do its part"
+        _logger.warning("%s: %s%s; going on without it", what, error, more)
         self._next, self._passed_over = now + _WARNING_SECONDS, 0
 
     def end(self) -> None:
         """The client is being closed: what that cuts off is nobody's failure, and no line."""
-        self._over = True
+        self.over = True
 
 
 class Running:
@@ -79,15 +90,25 @@ class Running:
         failed: The outcome of blocks where the service does not answer.
         warnings: Where that is said.
         layers: Of a get.
+        seconds: How long it may take, from now on.
     """
 
     def __init__(
-        self, num_blocks: int, block_nbytes: int, failed: Outcome, warnings: Warnings, layers: Layers | None = None
+        self,
+        num_blocks: int,
+        block_nbytes: int,
+        failed: Outcome,
+        warnings: Warnings,
+        layers: Layers | None = None,
+        *,
+        seconds: float = math.inf,
     ) -> None:
         self.transfer = Transfer(block_nbytes, self._withdraw, num_blocks, layers, self._help_out)
         self._num_blocks = num_blocks
         self._failed = failed
         self._warnings = warnings
+        self._seconds = seconds
+        self._until = time.monotonic() + seconds
         self._lock = threading.Lock()
         self._withdrawn = False
         self._call: Cancellable | None = None
@@ -135,10 +156,10 @@ class Running:
             follows = result is None
             if result is not None:
                 self.transfer.settle(result.leading, self._of_all(result.codes))
+        except (TierstoreError, Late) as error:
+            self.fail(error)
         except Withdrawn:
             self._end(Outcome.CANCELLED)
-        except TierstoreError as error:
-            self.fail(error)
         finally:
             if not follows:  # it has ended, but for what nobody expected
                 self._end(self._failed)
@@ -157,7 +178,7 @@ class Running:
         all_codes[: len(codes)] = codes
         return all_codes
 
-    def fail(self, error: TierstoreError) -> None:
+    def fail(self, error: TierstoreError | Late) -> None:
         """End it as it ends where the service does not answer."""
         self._warnings.say(error)
         self._end(Outcome.CANCELLED if self._withdrawn else self._failed)
@@ -205,6 +226,35 @@ class Running:
             with self._lock:
                 self._call = None
             call.cancel()
+
+    def begin(self) -> None:
+        """Raise Late where its turn has come too late."""
+        if self.left() <= 0:
+            raise Late(f"no thread was free for it within {self._seconds:g} s; make fewer calls at a time")
+
+    def left(self, at_least: float = 0.0) -> float:
+        """Seconds that it may still take; where it may take so many at all, at least those, to judge the server by."""
+        return max(min(at_least, self._seconds), self._until - time.monotonic())
+
+    def hold(self, events: Iterable[Event]) -> None:
+        """Wait for what the caller gave copies to wait for, no longer than this may take. Blocks.
+
+        What the device has recorded is the device's to wait for.
+
+        Raises:
+            Late: It has not come.
+            Withdrawn: The caller has cancelled, or closes the client.
+        """
+        for event in events:
+            while not isinstance(event, DeviceEvent) and not event.wait(min(self.left(), _LOOK_SECONDS)):
+                self.check()
+                if self._warnings.over:
+                    raise Withdrawn
+                if self.left() <= 0:
+                    raise Late(
+                        f"the event that its copies wait for has not come within {self._seconds:g} s; pass one of work "
+                        "that ends, or a longer deadline_seconds"
+                    )
 
     def _withdraw(self, _transfer: Transfer) -> None:
         with self._lock:

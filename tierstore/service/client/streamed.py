@@ -17,6 +17,7 @@ from tierstore.types import Outcome
 
 if TYPE_CHECKING:
     from tierstore.service.client.blocks import Sink, Source
+    from tierstore.service.client.calling import Patience
     from tierstore.service.client.running import Running
     from tierstore.service.client.session import LiveSession, Streaming
     from tierstore.service.wire import Data
@@ -25,17 +26,18 @@ __all__ = ["stream_get", "stream_put"]
 
 
 def stream_get(
-    session: LiveSession, running: Running, request: pb.GetRequest, sink: Sink, *, seconds: float
+    session: LiveSession, running: Running, request: pb.GetRequest, sink: Sink, *, patience: Patience
 ) -> TransferResult:
     """Load what the server sends. Blocks.
 
     Raises:
         ServiceError: The call failed.
-        Withdrawn: The caller has cancelled.
+        Withdrawn: The caller has cancelled, or what the copies wait for has not come.
     """
-    call = session.get(request, seconds)
+    call = session.get(request, running.left(patience.call))
     try:
         with running.calling(call):
+            running.hold(sink.after)
             for part in _parts(call):
                 if isinstance(part, pb.GetResponse):
                     return _agreed(convert.to_result(part.result), sink.finish())
@@ -55,15 +57,16 @@ def _agreed(result: TransferResult, num_whole: int) -> TransferResult:
 
 
 def stream_put(
-    session: LiveSession, running: Running, begin: pb.PutBegin, source: Source, *, seconds: float
+    session: LiveSession, running: Running, begin: pb.PutBegin, source: Source, *, patience: Patience
 ) -> TransferResult:
     """Send what the server takes. Blocks. Raises as `stream_get` does."""
+    running.hold(source.after)
 
     def messages() -> Iterator[pb.PutRequest | bytes]:
         yield pb.PutRequest(begin=begin)
         yield from source.messages(session.opened.chunk_nbytes)
 
-    call = session.put(messages(), seconds)
+    call = session.put(messages(), running.left(patience.call))
     try:
         with running.calling(call):
             response = result_of(call)
