@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tierstore import settings
+from tierstore import registry, settings
 from tierstore.errors import ConfigError
-from tierstore.sections import ServiceConfig
-from tierstore.settings import VARIABLE_PREFIX, DriveWrites, Setting, nearest
+from tierstore.sections import LogConfig, MonitorConfig, ServiceConfig
+from tierstore.settings import VARIABLE_PREFIX, DriveWrites, Setting, format_size, nearest
 from tierstore.settings import setting as _setting
 
 __all__ = ["SETTINGS", "StoreConfig"]
@@ -61,11 +61,22 @@ class SsdConfig:
     rewrite_share: float = _setting(0.5, settings.SHARE, "share of a leaving chunk file that may be written again")
     read_threads: int = _setting(4, settings.count(1, 256), "reads from the SSD at once")
     stall_seconds: float = _setting(
-        10.0, settings.SECONDS, "an SSD that ends no read for so long, no write for three times as long, is off"
+        10.0,
+        settings.seconds(0.1, off=True),
+        "an SSD that ends no read for so long, no write for three times as long, is off",
     )
     read_only: bool = _setting(
         False, settings.FLAG, "look at the folder beside its owner: no lock, and nothing is written"
     )
+
+    def check(self) -> None:
+        """Raise ConfigError where settings that fit each by itself make no sense together."""
+        budget = self.write_budget_nbytes
+        if budget is not None and budget < _MIB:
+            raise ConfigError(
+                f"ssd.write_budget is {self.write_budget}, which of an ssd.size of {format_size(self.size)} is "
+                f"{format_size(budget)} a day; give at least {format_size(_MIB)}, or none"
+            )
 
     @property
     def write_budget_nbytes(self) -> int | None:
@@ -83,21 +94,21 @@ class SsdConfig:
 class CodecConfig:
     """How blocks are encoded on SSD."""
 
-    name: str = _setting("raw", settings.NAME, "codec of new blocks on SSD")
+    name: str = _setting("raw", registry.named("codecs"), "codec of new blocks on SSD")
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyConfig:
     """Who goes when room is short."""
 
-    name: str = _setting("arc", settings.NAME, "eviction policy of the host pool")
+    name: str = _setting("arc", registry.named("policies"), "eviction policy of the host pool")
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionConfig:
     """Who may enter the SSD tier."""
 
-    name: str = _setting("always", settings.NAME, "admission policy of the SSD tier")
+    name: str = _setting("always", registry.named("admissions"), "admission policy of the SSD tier")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +129,9 @@ class PrefetchConfig:
         settings.choice("best-effort", "wait-complete", "timeout"),
         "how long a request waits for its prefetch",
     )
-    timeout_seconds: float = _setting(1.0, settings.SECONDS, "how long a prefetch may take, with policy timeout")
+    timeout_seconds: float = _setting(1.0, settings.seconds(), "how long a prefetch may take, with policy timeout")
     timeout_seconds_per_1k_tokens: float = _setting(
-        0.25, settings.SECONDS, "and how much longer for every thousand tokens"
+        0.25, settings.seconds(), "and how much longer for every thousand tokens"
     )
     inflight: int | None = _setting(
         None, settings.optional(settings.size(4096, off=True), "auto"), "bytes of prefetches under way at once"
@@ -130,7 +141,16 @@ class PrefetchConfig:
         settings.SHARE,
         "share of the pool that blocks read ahead may take until they are used, beyond what is free",
     )
-    cold_seconds: float = _setting(30.0, settings.SECONDS, "a block unused for so long may make room for a prefetch")
+    cold_seconds: float = _setting(30.0, settings.seconds(), "a block unused for so long may make room for a prefetch")
+
+    def check(self) -> None:
+        """Raise ConfigError where settings that fit each by itself make no sense together."""
+        if self.policy == "timeout" and not self.timeout_seconds and not self.timeout_seconds_per_1k_tokens:
+            raise ConfigError(
+                "prefetch.policy is timeout, and both prefetch.timeout_seconds and "
+                "prefetch.timeout_seconds_per_1k_tokens are 0: no prefetch could bring anything; give one of them some "
+                "time, or set prefetch.inflight to 0"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,39 +166,12 @@ class PrefillConfig:
 class DeviceConfig:
     """Where the engine's pages lie."""
 
-    name: str = _setting("cpu", settings.NAME, "device whose pages are copied")
+    name: str = _setting("cpu", registry.named("devices"), "device whose pages are copied")
     pool_size: int = _setting(
         0, settings.size(1 << 16, off=True), "memory of the device for copies of blocks, for hits that cross no link"
     )
-    pool_admission: str = _setting("second-hit", settings.NAME, "admission policy of the device pool")
+    pool_admission: str = _setting("second-hit", registry.named("admissions"), "admission policy of the device pool")
     direct_reads: bool = _setting(False, settings.FLAG, "read from SSD straight into the device pool")
-
-
-@dataclass(frozen=True, slots=True)
-class MonitorConfig:
-    """Who may look on. None is nobody."""
-
-    address: str | None = _setting(
-        None, settings.optional(settings.ADDRESS, "none"), "where metrics and the status page are served over HTTP"
-    )
-    public: bool = _setting(
-        False, settings.FLAG, "let that be an address that other machines reach; without a password"
-    )
-    tracing: bool = _setting(
-        False, settings.FLAG, "a span of OpenTelemetry around every put, get, prefetch, lease and reservation"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class LogConfig:
-    """How the lines of the log look. None leaves them to the program."""
-
-    format: str | None = _setting(
-        None, settings.optional(settings.choice("text", "json"), "none"), "log lines that the store writes to stderr"
-    )
-    level: str = _setting(
-        "info", settings.choice("debug", "info", "warning", "error"), "the least that is written there"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +191,9 @@ class StoreConfig:
     prefetch: PrefetchConfig = PrefetchConfig()
     prefill: PrefillConfig = PrefillConfig()
     device: DeviceConfig = DeviceConfig()
-    monitor: MonitorConfig = MonitorConfig()
-    log: LogConfig = LogConfig()
-    service: ServiceConfig = ServiceConfig()  # noqa: RUF009  (frozen, as its neighbours)
+    monitor: MonitorConfig = MonitorConfig()  # noqa: RUF009  (frozen, as its neighbours)
+    log: LogConfig = LogConfig()  # noqa: RUF009
+    service: ServiceConfig = ServiceConfig()  # noqa: RUF009
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -219,7 +212,7 @@ class StoreConfig:
             overrides: Values by dotted key or argument name; None counts as not given.
 
         Raises:
-            ConfigError: An unknown key, a value that does not fit, or a file that cannot be read.
+            ConfigError: An unknown key, values that do not fit or contradict each other, or a file that cannot be read.
         """
         variables = os.environ if env is None else env
         config = cls()
@@ -231,6 +224,8 @@ class StoreConfig:
             changed = dataclasses.replace(getattr(config, section), **{name: setting.parse(given, source)})
             config = dataclasses.replace(config, **{section: changed})
             sources[setting.key] = source
+        for checked in (config.ssd, config.prefetch, config.service):
+            checked.check()
         return dataclasses.replace(config, sources=sources)
 
     def describe(self) -> list[tuple[str, str, str]]:

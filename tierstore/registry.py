@@ -8,14 +8,15 @@ suites. Imports an implementation only when it is loaded, and never decides betw
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Literal, TypeAlias, get_args
 
+from tierstore import settings
 from tierstore.errors import ConfigError
-from tierstore.settings import nearest
 
-__all__ = ["Kind", "load", "names"]
+__all__ = ["Kind", "find", "load", "named", "names"]
 
 Kind: TypeAlias = Literal["devices", "disks", "codecs", "policies", "admissions", "tiers"]
 
@@ -29,24 +30,40 @@ def names(kind: Kind) -> list[str]:
     return sorted(_found(kind))
 
 
+def find(kind: Kind, name: str) -> EntryPoint:
+    """What a name stands for, not imported. Raises ConfigError where nobody has registered it."""
+    found = _found(kind)
+    if not found:
+        raise ConfigError(f"no {kind} are registered, so {name!r} is unknown; install this package with pip")
+    if name not in found:
+        raise ConfigError(f"{name!r} is not one of the {kind}; {settings.nearest(name, found)}")
+    return found[name]
+
+
+def named(kind: Kind) -> settings.Kind:
+    """As a setting: the name of one that is registered here, whether or not what it is for is turned on."""
+
+    def read(value: object) -> str:
+        name = str(settings.NAME.read(value))
+        find(kind, name)
+        return name
+
+    return replace(settings.NAME, read=read)
+
+
 def load(kind: Kind, name: str) -> Callable[..., object]:
     """Import what a name stands for: a class, or whatever else makes one when called.
 
     Raises:
         ConfigError: The name is unknown, or its module cannot be imported here.
     """
-    found = _found(kind)
-    if not found:
-        raise ConfigError(f"no {kind} are registered, so {name!r} is unknown; install this package with pip")
-    if name not in found:
-        raise ConfigError(f"{name!r} is not one of the {kind}; {nearest(name, found)}")
-    entry = found[name]
+    entry = find(kind, name)
     try:
         factory: Callable[..., object] = entry.load()
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"{name!r} of the {kind} cannot be loaded from {entry.value}: {error}; install what it needs, or choose "
-            f"another of {', '.join(sorted(found))}"
+            f"another of {', '.join(names(kind))}"
         ) from error
     return factory
 

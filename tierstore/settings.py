@@ -17,13 +17,10 @@ from typing import TypeVar
 from tierstore.errors import ConfigError
 
 __all__ = [
-    "ADDRESS",
     "AUTO_FLAG",
     "FLAG",
     "FOLDER",
     "NAME",
-    "PORT_MAX",
-    "SECONDS",
     "SHARE",
     "DriveWrites",
     "Kind",
@@ -34,8 +31,8 @@ __all__ = [
     "format_size",
     "nearest",
     "optional",
-    "parse_address",
     "parse_size",
+    "seconds",
     "setting",
     "size",
 ]
@@ -52,8 +49,7 @@ _UNITS = {
 _SIZE_FORM = re.compile(rf"([0-9]+(?:\.[0-9]+)?) ?({'|'.join(_UNITS)})|([0-9]+)")
 _SIZE_HINT = 'a size such as "64 GiB" or "500 GB" (KB, MB, GB, TB count in 1000s; KiB, MiB, GiB, TiB in 1024s) or bytes'
 _SIZE_NBYTES_MAX = 1 << 60
-PORT_MAX = 65535
-_ADDRESS_FORM = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?):([0-9]{1,5})")
+_ZERO = ", or 0 to turn it off"
 _NAME_FORM = re.compile(r"[a-z0-9][a-z0-9_.:-]*")
 
 
@@ -125,6 +121,8 @@ class Setting:
         """
         try:
             return self.kind.read(value)
+        except ConfigError as error:  # says itself what is accepted
+            raise ConfigError(f"{self.key}: {error} (set by {source})") from error
         except ValueError as error:
             raise ConfigError(f'{self.key} is "{value}"; give {self.kind.accepts} (set by {source})') from error
 
@@ -139,14 +137,6 @@ def parse_size(value: object, *, key: str) -> int:
         return _read_size(value)
     except ValueError as error:
         raise ConfigError(f'{key} is "{value}"; give {_SIZE_HINT}') from error
-
-
-def parse_address(value: object) -> tuple[str, int]:
-    """Host and port of an address such as ``127.0.0.1:9400`` or ``[::1]:9400``; ValueError where it is none."""
-    match = _ADDRESS_FORM.fullmatch(value) if isinstance(value, str) else None
-    if match is None or int(match[2]) > PORT_MAX:
-        raise ValueError("not an address")
-    return match[1].strip("[]"), int(match[2])
 
 
 def format_size(nbytes: int) -> str:
@@ -177,8 +167,7 @@ def size(least: int, *, off: bool = False) -> Kind:
             raise ValueError(f"below {least}")
         return nbytes
 
-    zero = ", or 0 to turn it off" if off else ""
-    return Kind(f"{_SIZE_HINT}, at least {format_size(least)}{zero}", read, is_size=True)
+    return Kind(f"{_SIZE_HINT}, at least {format_size(least)}{_ZERO if off else ''}", read, is_size=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +208,21 @@ def count(least: int, most: int) -> Kind:
     return Kind(f"a whole number from {least} to {most}", read)
 
 
+def seconds(least: float = 0.0, *, off: bool = False) -> Kind:
+    """A number of seconds, at least `least`; with `off`, 0 turns the thing off."""
+
+    def read(value: object) -> float:
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", str(value)):
+            raise ValueError("not seconds")
+        given = float(str(value))
+        if given < least and not (off and given == 0):
+            raise ValueError(f"below {least}")
+        return given
+
+    bound = f", at least {least:g}" if least else ""
+    return Kind(f"a number of seconds such as 30 or 0.5{bound}{_ZERO if off else ''}", read)
+
+
 def choice(*values: str) -> Kind:
     """One of a few words."""
 
@@ -250,12 +254,6 @@ def _read_size(value: object) -> int:
     return int(nbytes)
 
 
-def _read_seconds(value: object) -> float:
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", str(value)):
-        raise ValueError("not seconds")
-    return float(str(value))
-
-
 def _read_share(value: object) -> float:
     if not re.fullmatch(r"0(\.[0-9]+)?|1(\.0+)?", str(value)):
         raise ValueError("not a share")
@@ -277,19 +275,12 @@ def _read_folder(value: object) -> str:
     return path
 
 
-def _read_address(value: object) -> str:
-    parse_address(value)
-    return str(value)
-
-
 def _read_name(value: object) -> str:
     if not isinstance(value, str) or not _NAME_FORM.fullmatch(value):
         raise ValueError("not a name")
     return value
 
 
-ADDRESS = Kind("an address such as 127.0.0.1:9400", _read_address)
-SECONDS = Kind("a number of seconds such as 30 or 0.5", _read_seconds)
 SHARE = Kind("a share from 0 to 1 such as 0.5", _read_share)
 FLAG = Kind("true or false", _read_flag, is_flag=True)
 AUTO_FLAG = optional(FLAG, "auto")

@@ -21,9 +21,7 @@ from tierstore.config import StoreConfig
 from tierstore.errors import (
     ClosedError,
     ConfigError,
-    FolderBusyError,
-    FolderError,
-    FolderFormatError,
+    DeviceMemoryError,
     IdentityError,
     LayoutError,
     MemoryLimitError,
@@ -102,6 +100,7 @@ def works(folder: Path) -> None:
             ConfigError,
             ["device.pool_admission", '"write-back"', "choose second-hit"],
         ),
+        ({"device_pool_size": "1000 TiB"}, DeviceMemoryError, ["1000 TiB", "device.pool_size"]),
         ({"host_sise": "1 GiB"}, ConfigError, ["host_sise", "host_size"]),
         ({"codec_name": "lz5"}, ConfigError, ["'lz5'", "codecs"]),
         ({"policy_name": "lruu"}, ConfigError, ["'lruu'", "lru"]),
@@ -118,60 +117,6 @@ def test_an_impossible_setting_is_refused(
     works(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("a file", "is not a folder"),
-        ("a file/below", "is not a folder"),
-        ("missing/folder", "its parent folder does not exist"),
-    ],
-)
-def test_a_path_that_is_no_folder_is_refused(tmp_path: Path, name: str, said: str) -> None:
-    (tmp_path / "a file").write_bytes(b"precious")
-    text = refused(FolderError, lambda: small_store(ssd_dir=tmp_path / name), tmp_path)
-    assert said in text
-    assert repr(str(tmp_path / name)) in text
-    works(tmp_path / "kv")
-
-
-def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path: Path) -> None:
-    # The kernel's own folder refuses files to everyone, even to root, whom modes do not hold back.
-    text = refused(FolderError, lambda: small_store(ssd_dir="/sys/kernel"), tmp_path)
-    assert "'/sys/kernel'" in text
-    assert "may not write there" in text
-
-
-def test_a_folder_of_a_live_store_is_refused(tmp_path: Path) -> None:
-    with small_store(ssd_dir=tmp_path / "kv") as owner:
-        handle = owner.namespace(namespace())
-        text = refused(FolderBusyError, lambda: small_store(ssd_dir=tmp_path / "kv"), tmp_path)
-        assert f"pid {os.getpid()}: this very process" in text
-        assert "another folder" in text
-        assert handle.put(BLOCKS, BYTES, durable=True).result(TIMEOUT_SECONDS).ok
-    works(tmp_path / "kv")
-
-
-def test_a_folder_of_another_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    works(tmp_path)
-    manifest = tmp_path / "store.json"
-    original = manifest.read_text("utf-8")
-    manifest.write_text(original.replace('"format": 1', '"format": 9'), "utf-8")
-    text = refused(FolderFormatError, lambda: small_store(ssd_dir=tmp_path), tmp_path)
-    assert "format 9" in text
-    assert "another folder" in text
-    manifest.write_text(original, "utf-8")
-    works(tmp_path)
-
-
-def test_chunk_files_without_a_manifest_are_refused(tmp_path: Path) -> None:
-    works(tmp_path)
-    (tmp_path / "store.json").rename(tmp_path / "elsewhere")
-    text = refused(FolderFormatError, lambda: small_store(ssd_dir=tmp_path), tmp_path)
-    assert "restore store.json" in text
-    (tmp_path / "elsewhere").rename(tmp_path / "store.json")
-    works(tmp_path)
-
-
 def test_a_namespace_whose_blocks_fit_no_slab_is_refused_and_not_written_down(tmp_path: Path) -> None:
     with small_store(ssd_dir=tmp_path) as store:
         before = contents(tmp_path)
@@ -179,6 +124,15 @@ def test_a_namespace_whose_blocks_fit_no_slab_is_refused_and_not_written_down(tm
             store.namespace(namespace(12288))
         assert contents(tmp_path) == before
         assert get(store.namespace(namespace()), BLOCKS, BYTES).leading == 0
+
+
+def test_a_namespace_whose_blocks_are_larger_than_what_may_wait_to_be_written_is_refused(tmp_path: Path) -> None:
+    with small_store(ssd_dir=tmp_path, links_write_inflight="4 KiB") as store:
+        before = contents(tmp_path)
+        with pytest.raises(ConfigError, match=r"links.write_inflight is 4 KiB, less than a block of 8 KiB"):
+            store.namespace(namespace())
+        assert contents(tmp_path) == before
+        assert store.namespace(namespace(4096)).put(BLOCKS, BYTES[:, :4096]).result(TIMEOUT_SECONDS).ok
 
 
 BAD_CALLS: dict[str, tuple[Callable[[NamespaceHandle], object], type[TierstoreError], str]] = {

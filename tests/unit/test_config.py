@@ -52,7 +52,9 @@ VALID = [
     ("codec.name", "lz4"),
     ("prefetch.inflight", "0"),
     ("prefetch.cold_seconds", 0.5),
-    ("device.name", "cuda:0"),
+    ("device.name", "cuda"),
+    ("service.lease_seconds", 1),
+    ("service.drain_seconds", 0),
 ]
 
 INVALID = [
@@ -76,6 +78,12 @@ INVALID = [
     ("codec.name", "../evil"),
     ("prefetch.cold_seconds", "30s"),
     ("prefetch.cold_seconds", "inf"),
+    ("prefetch.cold_seconds", "nan"),
+    ("prefetch.cold_seconds", -1),
+    ("prefetch.share", 1.5),
+    ("ssd.stall_seconds", "0.01"),
+    ("service.lease_seconds", 0),
+    ("service.lease_seconds", 0.5),
 ]
 
 
@@ -204,3 +212,38 @@ def test_a_size_is_never_guessed(text: object) -> None:
 @given(st.integers(0, 1 << 60))
 def test_a_size_written_out_reads_as_the_same_size(nbytes: int) -> None:
     assert parse_size(format_size(nbytes), key="size") == nbytes
+
+
+NAMES = ["codec.name", "policy.name", "admission.name", "device.name", "device.pool_admission"]
+
+
+@pytest.mark.parametrize("key", NAMES)
+def test_a_name_that_nobody_has_registered_is_refused_whether_or_not_its_tier_is_on(key: str, tmp_path: Path) -> None:
+    ended = load_each_way(SETTING[key], "belady", tmp_path)
+    (message,) = set(ended.values())
+    assert str(message).startswith(f"{key}: 'belady' is not one of the ")
+
+
+ALONE: list[tuple[dict[str, object], str]] = [
+    (
+        {"prefetch.policy": "timeout", "prefetch.timeout_seconds": 0, "prefetch.timeout_seconds_per_1k_tokens": 0},
+        "prefetch.policy is timeout, and both prefetch.timeout_seconds",
+    ),
+    (
+        {"ssd.size": "1 GiB", "ssd.write_budget": "0.0001 DWPD"},
+        "ssd.write_budget is 0.0001 DWPD, which of an ssd.size of 1 GiB is 107374 B a day; give at least 1 MiB",
+    ),
+    ({"service.tls_key": "key.pem"}, "service.tls_key is given, and service.tls_certificate is not"),
+    ({"service.tls_certificate": "a.pem"}, "service.tls_certificate is given, and service.tls_key is not"),
+    (
+        {"service.tls_client_ca": "ca.pem", "service.insecure": True},
+        "service.tls_client_ca is ca.pem, and nobody is asked for a certificate without",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), ALONE, ids=[message.split()[0] for _, message in ALONE])
+def test_settings_that_contradict_each_other_are_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        StoreConfig.load(env={}, overrides=given)
+    assert str(caught.value).startswith(message)

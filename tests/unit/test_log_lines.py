@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tierstore.config import LogConfig
 from tierstore.monitor.log_lines import JsonLines, TextLines, write_log
+from tierstore.sections import LogConfig
 
 NAME = "tierstore.tested"
 

@@ -21,7 +21,8 @@ from tierstore.device.checksums import checksums
 from tierstore.device.copying import CopyPrimitive, choose
 from tierstore.device.paging import check_copy
 from tierstore.device.quantized_copying import QuantizedCopy
-from tierstore.errors import ClosedError, DeviceError
+from tierstore.errors import ClosedError, DeviceError, DeviceMemoryError
+from tierstore.settings import format_size
 from tierstore.worker import Worker
 
 if TYPE_CHECKING:
@@ -168,7 +169,12 @@ class CpuDevice:
 
     def allocate(self, nbytes: int) -> tuple[UInt8Array, Callable[[], None]]:
         """Ordinary memory, taken as it is touched."""
-        return np.zeros(nbytes, np.uint8), _do_nothing
+        try:
+            return np.zeros(nbytes, np.uint8), _do_nothing
+        except MemoryError as error:
+            raise DeviceMemoryError(
+                f"this machine has no {format_size(nbytes)} of memory for the device pool; set device.pool_size lower"
+            ) from error
 
     def adopt(self, pool: UInt8Array) -> Callable[[], None]:
         """Memory is memory."""

@@ -64,7 +64,7 @@ class PosixDisk:
             _make_root(self.root)
             reason = _probe_direct(self.root)
         except (OSError, ValueError) as error:
-            raise FolderError(f"cannot use folder {self.root!r}: {_advice(error)}") from error
+            raise FolderError(f"cannot use folder {self.root!r}: {_advice(self.root, error)}") from error
         self.direct = reason is None
         if not self.direct:
             _logger.warning("no direct I/O in %s (%s); reads and writes go through the page cache", root, reason)
@@ -211,8 +211,10 @@ def _reads_directly(number: int) -> bool:
     return True
 
 
-def _advice(error: OSError | ValueError) -> str:
+def _advice(root: str, error: OSError | ValueError) -> str:
     match error:
+        case FileNotFoundError() if os.path.isdir(os.path.dirname(root)):
+            return "its file system takes no files of others, as /proc does not; use a folder on a disk"
         case FileNotFoundError():
             return "its parent folder does not exist; create that, or correct the path"
         case NotADirectoryError():

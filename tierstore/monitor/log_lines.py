@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from tierstore.config import LogConfig
+    from tierstore.sections import LogConfig
 
 __all__ = ["EVERY_LOGGER", "JsonLines", "TextLines", "write_log"]
 

@@ -13,10 +13,10 @@ import socket
 from typing import TYPE_CHECKING, Protocol, TypedDict, cast
 
 import tierstore
+from tierstore.addresses import parse_address
 from tierstore.errors import AddressError
 from tierstore.metrics import Metric
 from tierstore.monitor.history import Curves, hit_share, ratio
-from tierstore.settings import parse_address
 from tierstore.types import Outcome, TierName
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from tierstore.addresses import parse_address
 from tierstore.errors import AddressError, ConfigError
 from tierstore.forks import keep_socket_from_children
 from tierstore.monitor.history import STEP_SECONDS, History
 from tierstore.monitor.http_server import HttpServer, Page, own_names
 from tierstore.monitor.page import html_page
 from tierstore.monitor.status import describe
-from tierstore.settings import parse_address
 from tierstore.worker import Worker
 
 if TYPE_CHECKING:

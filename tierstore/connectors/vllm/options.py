@@ -53,7 +53,7 @@ class Options:
     prompt_only: bool = _option(False, settings.FLAG, "save blocks of prompts and none of what is generated")
     blocks_per_store_block: int = _option(1, settings.count(1, 1024), "blocks of the engine that make one of the store")
     lookups_max: int = _option(8, settings.count(0, 1024), "requests that may be held back at once for an answer")
-    lookup_seconds: float = _option(0.05, settings.SECONDS, "how long a request may be held back for an answer")
+    lookup_seconds: float = _option(0.05, settings.seconds(), "how long a request may be held back for an answer")
     pinned_share: float = _option(0.25, settings.SHARE, "share of the engine's blocks that saves may hold at once")
     revision: str | None = _option(None, _TEXT, "instead of a digest of the weights' files")
     tenant: str | None = _option(None, _TEXT, "whose blocks they are")

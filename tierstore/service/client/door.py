@@ -12,8 +12,8 @@ from pathlib import Path
 
 import grpc
 
+from tierstore.addresses import PORT_MAX
 from tierstore.errors import ConfigError
-from tierstore.settings import PORT_MAX
 
 __all__ = ["Door"]
 
