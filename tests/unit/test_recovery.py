@@ -16,7 +16,7 @@ from tierstore.tiers.chunkfile import ChunkFile, ChunkName, slots_per_file
 from tierstore.tiers.footer import Keys
 from tierstore.tiers.frame import aligned_buffer
 from tierstore.tiers.manifest import Manifest
-from tierstore.tiers.progress import logged_in_tenths
+from tierstore.tiers.progress import logged_progress
 from tierstore.tiers.record import KEY, RecordShape
 from tierstore.tiers.scan import Scanner
 from tierstore.types import PAGE_NBYTES, Outcome
@@ -163,15 +163,20 @@ def test_a_header_inside_a_payload_is_not_believed(world: SsdWorld) -> None:
     assert len(world.files()) == 1
 
 
-def test_a_long_start_says_each_tenth_once(caplog: pytest.LogCaptureFixture) -> None:
-    total = 10 << 30
-    long, short = logged_in_tenths(), logged_in_tenths()
+@pytest.mark.parametrize(("step_seconds", "said"), [(0.001, ["100 %"]), (0.5, ["9 %", "11 %", "75 %", "100 %"])])
+def test_a_long_start_says_how_far_it_is_once_a_second_and_at_its_end(
+    caplog: pytest.LogCaptureFixture, step_seconds: float, said: list[str]
+) -> None:
+    """Ten lines in a tenth of a second told nobody anything."""
+    total, now = 10 << 30, 0.0
+    long, short = logged_progress(lambda: now), logged_progress(lambda: now)
     with caplog.at_level(logging.INFO):
-        for percent in (0, 1, 9, 10, 11, 35, 35, 99, 100):
+        for percent in (1, 9, 10, 11, 35, 75, 99, 100):
+            now += step_seconds
             long(total * percent // 100, total)
             short(1000 * percent, 100_000)
         short(0, 0)
-    assert [message.partition(" of ")[0] for message in caplog.messages] == ["10 %", "30 %", "90 %", "100 %"]
+    assert [message.partition(" of ")[0] for message in caplog.messages] == said
 
 
 def test_names_of_others_are_left_alone_and_reported(world: SsdWorld, caplog: pytest.LogCaptureFixture) -> None:

@@ -101,7 +101,7 @@ def _banner(store: Store) -> Iterator[str]:
     else:
         yield "tierstore: no ssd tier: nothing outlives this process; set ssd.dir"
     yield f"tierstore: device {config.device.name}, eviction {config.policy.name}, admission {config.admission.name}"
-    if store.monitor_address is not None:
+    if store.monitor_address is not None and config.log.format is None:  # else the log says it
         yield f"tierstore: status page at http://{store.monitor_address}/, metrics at http://{store.monitor_address}/metrics"
 
 

@@ -27,7 +27,7 @@ from tierstore.tiers.chunkfile import ChunkFile, ChunkName
 from tierstore.tiers.finding import FoundFile, batches, list_chunks, mark_alive, read_chunk
 from tierstore.tiers.frame import Pool, aligned_buffer
 from tierstore.tiers.living import Census
-from tierstore.tiers.progress import logged_in_tenths
+from tierstore.tiers.progress import logged_progress
 from tierstore.tiers.reading import RecordReader, part_of
 from tierstore.tiers.record import HEADER, valid_headers
 from tierstore.tiers.zarr_metadata import Geometry, ZarrArrays
@@ -91,7 +91,7 @@ class ReadOnlySsdTier:
         """
         census = Census(self._epochs)
         for _ in range(_LOOKS_MAX):
-            files = self._find(census, progress or logged_in_tenths())
+            files = self._find(census, progress or logged_progress())
             if files is not None:
                 break
         else:

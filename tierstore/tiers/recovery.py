@@ -22,7 +22,7 @@ from tierstore.tiers.chunkfile import ChunkFile, ChunkName
 from tierstore.tiers.finding import FoundFile, batches, list_chunks, mark_alive, read_chunk
 from tierstore.tiers.folder import ChunkFolder
 from tierstore.tiers.living import Census
-from tierstore.tiers.progress import logged_in_tenths
+from tierstore.tiers.progress import logged_progress
 from tierstore.tiers.tombstone import Graves
 from tierstore.worker import Worker
 
@@ -81,7 +81,7 @@ def recover(
     geometries = {array: folder.adopt_array(array) for array in sorted({name.array for name, _ in names})}
     adopted = [chunk for name, nbytes in names if (chunk := folder.adopt(name, nbytes)) is not None]
     census = Census(epochs)
-    files = _read_all(adopted, geometries, census, progress or logged_in_tenths())
+    files = _read_all(adopted, geometries, census, progress or logged_progress())
     files.sort(key=lambda file: file.last_sequence)
     sequence_base = (max((file.last_sequence for file in files), default=-1) // _JOB_RECORDS_MAX + 1) * _JOB_RECORDS_MAX
     if len(files) < len(listed) or not all(file.readable for file in files):

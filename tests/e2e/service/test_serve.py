@@ -106,6 +106,7 @@ def test_with_a_json_log_every_line_is_an_object(tmp_path: Path) -> None:
     for words in ("256 KiB (262144 B), shared", "metrics and status at http://127.0.0.1:", "finished and synced"):
         assert any(words in message for message in messages), words
     assert len(set(messages)) == len(messages), "a record is written twice"
+    assert sum("http://127.0.0.1:" in message for message in messages) == 1, "the monitor's address is said twice"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
