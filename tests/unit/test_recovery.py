@@ -168,10 +168,10 @@ def test_a_long_start_says_how_far_it_is_once_a_second_and_at_its_end(
     caplog: pytest.LogCaptureFixture, step_seconds: float, said: list[str]
 ) -> None:
     """Ten lines in a tenth of a second told nobody anything."""
-    total, now = 10 << 30, 0.0
+    total, now = 100 << 30, 0.0
     long, short = logged_progress(lambda: now), logged_progress(lambda: now)
     with caplog.at_level(logging.INFO):
-        for percent in (1, 9, 10, 11, 35, 75, 99, 100):
+        for percent in (1, 9, 10, 11, 35, 75, 99, 100, 100):
             now += step_seconds
             long(total * percent // 100, total)
             short(1000 * percent, 100_000)

@@ -28,11 +28,14 @@ def logged_progress(clock: Callable[[], float] = time.monotonic) -> Progress:
     Args:
         clock: Seconds.
     """
-    due = clock() + _STEP_SECONDS
+    due, ended = clock() + _STEP_SECONDS, False
 
     def progress(done_nbytes: int, total_nbytes: int) -> None:
-        nonlocal due
-        if total_nbytes >= _LOGGED_NBYTES_MIN and (done_nbytes >= total_nbytes or clock() >= due):
+        nonlocal due, ended
+        if ended or total_nbytes < _LOGGED_NBYTES_MIN:
+            return
+        ended = done_nbytes >= total_nbytes
+        if ended or clock() >= due:
             percent = 100 * done_nbytes // total_nbytes
             _logger.info("%d %% of %d MiB of chunk files are read", percent, total_nbytes >> 20)
             due = clock() + _STEP_SECONDS
