@@ -234,6 +234,12 @@ def test_a_table_says_when_the_machine_was_busy(load: float, warned: bool) -> No
     assert ("busy" in str(as_table(report).caption)) == warned
 
 
+@pytest.mark.parametrize(("uncached", "warned"), [(None, False), (1 << 20, False), (114 << 20, True)])
+def test_a_table_says_when_blocks_are_copied_through_the_caches(uncached: int | None, warned: bool) -> None:
+    report = Report({"cpu": "some", "uncached_copy_nbytes": uncached}, make_report().rows, [])
+    assert ("caches" in str(as_table(report).caption)) == warned
+
+
 def test_a_plot_is_written_as_a_picture(tmp_path: Path) -> None:
     save_plot(make_report(), tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")

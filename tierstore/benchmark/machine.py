@@ -32,6 +32,7 @@ def describe_machine(folder: Path) -> dict[str, object]:
         "load_average": round(os.getloadavg()[0], 2),
         "kernel": platform.release(),
         "huge_pages": huge_pages(shared=False),
+        "uncached_copy_nbytes": uncached_copy_nbytes(),
         "python": platform.python_version(),
         "numpy": _version("numpy"),
         "torch": _version("torch"),

@@ -23,6 +23,9 @@ __all__ = ["Report", "Row", "as_load_table", "as_table", "save_plot"]
 _VERSION = 1
 _BAR_CELLS = 10
 
+_LONG_NBYTES = 1 << 20
+"""Blocks from here on are copied past the processor's caches where `tierstore doctor`'s advice is taken."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -134,7 +137,7 @@ def as_table(report: Report) -> Table:
     from rich.table import Table
 
     table = Table(title=_title(report), title_justify="left", box=box.SIMPLE)
-    table.caption, table.caption_justify = _caption(report.machine), "left"
+    table.caption, table.caption_justify = _caption(report), "left"
     for title in ("link", "GB/s", "limit", "share", "", "p50 ms", "p99 ms", "CPU s/GB"):
         left = title in ("link", "")
         table.add_column(
@@ -193,11 +196,20 @@ def _title(report: Report) -> str:
     return text
 
 
-def _caption(machine: dict[str, object]) -> str:
-    text = "GB = 10^9 bytes; limit = what the machine itself does, by turns in this run; medians"
+def _caption(report: Report) -> str:
+    text, machine = (
+        "GB = 10^9 bytes; limit = what the machine itself does, by turns in this run; medians",
+        report.machine,
+    )
     load, num_cpus = machine.get("load_average", 0.0), machine.get("num_cpus", 1)
     if isinstance(load, float) and isinstance(num_cpus, int) and load > num_cpus / 2:
         text += f"\nthe machine was busy at the start (load {load} on {num_cpus} cores), which lowers the shares"
+    uncached_nbytes, longest = (
+        machine.get("uncached_copy_nbytes"),
+        max([row.block_nbytes for row in report.rows], default=0),
+    )
+    if isinstance(uncached_nbytes, int) and _LONG_NBYTES <= longest < uncached_nbytes:
+        text += "\nblocks are copied through the processor's caches, though past them were faster: see tierstore doctor"
     return text
 
 
