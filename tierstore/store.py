@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 
 from tierstore.assembly import build
 from tierstore.config import StoreConfig
-from tierstore.errors import ClosedError, ConfigError, IdentityError
+from tierstore.errors import ClosedError, IdentityError
 from tierstore.handle import NamespaceHandle
 from tierstore.health import Service, TierHealth
 from tierstore.keys import Namespace
 from tierstore.metrics import Metric
 from tierstore.monitor.log_lines import write_log
 from tierstore.monitor.showing import handle_kind, show
-from tierstore.settings import format_size
 from tierstore.shield import Shield
 from tierstore.transfer import catalogue, scheduling
 from tierstore.transfer.future import Transfer, TransferResult
@@ -113,7 +112,7 @@ class Store:
         """The verbs of one namespace. Blocks on the manifest the first time; the same handle ever after.
 
         Raises:
-            ConfigError: A block is too large for the pool's slabs, or for what may wait to be written.
+            ConfigError: A block is too large for the pool's slabs.
             IdentityError: It is no `Namespace`.
             DiskError: The manifest cannot be written.
             ClosedError: The store is closed.
@@ -147,12 +146,7 @@ class Store:
             return handle
 
     def _open_generation(self, namespace: Namespace, epoch: int) -> Generation:
-        layout, waiting_nbytes = namespace.stored_layout, self.config.links.write_inflight
-        if self._house.ssd is not None and waiting_nbytes is not None and waiting_nbytes < layout.block_nbytes:
-            raise ConfigError(
-                f"links.write_inflight is {format_size(waiting_nbytes)}, less than a block of "
-                f"{format_size(layout.block_nbytes)}, so that none would be written back; set it higher, or to auto"
-            )
+        layout = namespace.stored_layout
         generation = Generation(self._num_generations, namespace.fingerprint, epoch, layout)
         slot_nbytes = -(-layout.block_nbytes // PAGE_NBYTES) * PAGE_NBYTES
         self._house.engine.open_life(generation, slot_nbytes)

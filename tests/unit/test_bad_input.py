@@ -126,15 +126,6 @@ def test_a_namespace_whose_blocks_fit_no_slab_is_refused_and_not_written_down(tm
         assert get(store.namespace(namespace()), BLOCKS, BYTES).leading == 0
 
 
-def test_a_namespace_whose_blocks_are_larger_than_what_may_wait_to_be_written_is_refused(tmp_path: Path) -> None:
-    with small_store(ssd_dir=tmp_path, links_write_inflight="4 KiB") as store:
-        before = contents(tmp_path)
-        with pytest.raises(ConfigError, match=r"links.write_inflight is 4 KiB, less than a block of 8 KiB"):
-            store.namespace(namespace())
-        assert contents(tmp_path) == before
-        assert store.namespace(namespace(4096)).put(BLOCKS, BYTES[:, :4096]).result(TIMEOUT_SECONDS).ok
-
-
 BAD_CALLS: dict[str, tuple[Callable[[NamespaceHandle], object], type[TierstoreError], str]] = {
     "rows too short": (lambda h: h.put(BLOCKS, BYTES[:, :-2]), LayoutError, "8190 bytes a block, expected 8192"),
     "rows too long": (lambda h: h.get(BLOCKS, rows(range(4), 8194)), LayoutError, "8194 bytes a block, expected 8192"),
