@@ -197,17 +197,13 @@ def _title(report: Report) -> str:
 
 
 def _caption(report: Report) -> str:
-    text, machine = (
-        "GB = 10^9 bytes; limit = what the machine itself does, by turns in this run; medians",
-        report.machine,
-    )
+    text = "GB = 10^9 bytes; limit = what the machine itself does, by turns in this run; medians"
+    machine = report.machine
     load, num_cpus = machine.get("load_average", 0.0), machine.get("num_cpus", 1)
     if isinstance(load, float) and isinstance(num_cpus, int) and load > num_cpus / 2:
         text += f"\nthe machine was busy at the start (load {load} on {num_cpus} cores), which lowers the shares"
-    uncached_nbytes, longest = (
-        machine.get("uncached_copy_nbytes"),
-        max([row.block_nbytes for row in report.rows], default=0),
-    )
+    uncached_nbytes = machine.get("uncached_copy_nbytes")
+    longest = max([row.block_nbytes for row in report.rows], default=0)
     if isinstance(uncached_nbytes, int) and _LONG_NBYTES <= longest < uncached_nbytes:
         text += "\nblocks are copied through the processor's caches, though past them were faster: see tierstore doctor"
     return text
