@@ -132,3 +132,20 @@ def test_a_call_whose_event_comes_in_time_holds_nobody_else_up(serving: Serving,
         assert not call.done()
         event.come()
         assert call.result(TIMEOUT_SECONDS).ok
+
+
+def test_a_get_that_outlasts_its_lease_claims_no_block_whose_slot_has_become_anothers(tmp_path: Path) -> None:
+    """It copies the other block's bytes, and must tell so."""
+    others, found, event = [block_hash(number) for number in range(20, 29)], np.zeros_like(BYTES), Never()
+    with served(tmp_path, limits=SessionLimits(lease_seconds=0.2)) as serving, client_of(serving) as client:
+        own = serving.store.namespace(namespace())
+        assert own.put(BLOCKS, BYTES, durable=True).result(TIMEOUT_SECONDS).ok
+        call = client.namespace(namespace()).get(BLOCKS, found, after=event)
+        assert event.awaited.wait(TIMEOUT_SECONDS)
+        serving.run(nothing_lent(*serving.server.sessions))
+        assert own.delete(BLOCKS[3:]).result(TIMEOUT_SECONDS).ok
+        assert own.put(others, rows(range(20, 29), NBYTES)).result(TIMEOUT_SECONDS).ok
+        event.come()
+        assert call.result(TIMEOUT_SECONDS).outcomes == [Outcome.OK] * 3 + [Outcome.MISS] * 3
+    assert np.array_equal(found[:3], BYTES[:3])
+    assert not (found[3:] == BYTES[3:]).all(axis=1).any(), "the slots have not been given to others"
