@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,9 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.kept_spans import exporter, spans
 from tests.payload import TIMEOUT_SECONDS, block_hash, get, namespace, rows, small_store
 from tests.processes import program
 from tierstore.aio import AsyncStore
@@ -25,33 +23,15 @@ from tierstore.errors import LayoutError
 from tierstore.handle import NamespaceHandle
 from tierstore.store import Store
 
+__all__ = ["exporter"]
+
 NUMBERS = range(4)
 HASHES = [block_hash(number) for number in NUMBERS]
 BLOCKS = rows(NUMBERS, 8192)
 
 
-@pytest.fixture(scope="module")
-def provider() -> Iterator[tuple[TracerProvider, InMemorySpanExporter]]:
-    """The one provider of this process, with its spans kept."""
-    exporter, made = InMemorySpanExporter(), TracerProvider()
-    made.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(made)
-    yield made, exporter
-    made.shutdown()
-
-
-@pytest.fixture
-def exporter(provider: tuple[TracerProvider, InMemorySpanExporter]) -> InMemorySpanExporter:
-    provider[1].clear()
-    return provider[1]
-
-
 def traced(folder: Path) -> Store:
     return small_store(ssd_dir=folder, monitor_tracing=True)
-
-
-def spans(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
-    return {span.name: span for span in exporter.get_finished_spans()}
 
 
 def test_a_verb_is_a_span_with_what_came_of_it(exporter: InMemorySpanExporter, tmp_path: Path) -> None:
@@ -151,7 +131,7 @@ except ConfigError as error:
 
 def test_only_a_traced_store_needs_opentelemetry_and_says_so(tmp_path: Path) -> None:
     with program(WITHOUT, tmp_path) as (process, output):
-        assert "monitor.tracing needs OpenTelemetry" in output.readline()
+        assert "needs OpenTelemetry, which is not installed" in output.readline()
         assert process.wait(TIMEOUT_SECONDS) == 0
 
 

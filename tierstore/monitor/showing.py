@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from tierstore.config import StoreConfig
+    from tierstore.monitor.spans import Propagation
     from tierstore.monitor.status import Watched
 
-__all__ = ["handle_kind", "show"]
+__all__ = ["handle_kind", "propagation_of", "show"]
 
 
 def show(watched: Watched, standing: ExitStack) -> str | None:
@@ -45,3 +46,12 @@ def handle_kind(config: StoreConfig) -> type[NamespaceHandle]:
     from tierstore.monitor.tracing import TracedHandle
 
     return TracedHandle
+
+
+def propagation_of(config: StoreConfig) -> Propagation | None:
+    """What takes spans from one process into another, where that is asked for; raises as `handle_kind` does."""
+    if not config.monitor.tracing:
+        return None
+    from tierstore.monitor.spans import Propagation
+
+    return Propagation()

@@ -39,6 +39,7 @@ __all__ = ["Dispatcher"]
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 _HELLO_SECONDS = 10.0
 _NAME_CHARACTERS = 64
@@ -65,12 +66,24 @@ class Dispatcher:
             if name == "OpenSession":
                 made[name] = grpc.stream_stream_rpc_method_handler(self._open_session, *codec)
             elif name == "Put":
-                made[name] = grpc.stream_unary_rpc_method_handler(self._put, *codec)
+                made[name] = grpc.stream_unary_rpc_method_handler(self._continuing(self._put), *codec)
             elif name == "Get":
-                made[name] = grpc.unary_stream_rpc_method_handler(self._get, *codec)
+                made[name] = grpc.unary_stream_rpc_method_handler(self._continuing(self._get), *codec)
             else:
-                made[name] = grpc.unary_unary_rpc_method_handler(self._unary(name), *codec)
+                made[name] = grpc.unary_unary_rpc_method_handler(self._continuing(self._unary(name)), *codec)
         return grpc.method_handlers_generic_handler(SERVICE_NAME, made)
+
+    def _continuing(self, handler: Callable[[T, Context], Awaitable[R]]) -> Callable[[T, Context], Awaitable[R]]:
+        """The handler, whose spans belong to the caller's trace where traces are made here."""
+        propagation = self._rooms.propagation
+        if propagation is None:
+            return handler
+
+        async def continuing(request: T, context: Context) -> R:
+            with propagation.continuing(dict(context.invocation_metadata() or ())):
+                return await handler(request, context)
+
+        return continuing
 
     def _unary(self, name: str) -> Callable[[object, Context], Awaitable[object]]:
         async def answer(request: object, context: Context) -> object:

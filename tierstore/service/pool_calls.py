@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -21,6 +22,7 @@ from tierstore.service.frames import Frames, framed
 from tierstore.service.status import code_of
 
 if TYPE_CHECKING:
+    from tierstore.monitor.spans import Propagation
     from tierstore.service.security import Principal
     from tierstore.service.sessions import Session
 
@@ -41,14 +43,16 @@ class PoolCalls(asyncio.Protocol):
     Args:
         answer: What answers.
         session: Whose connection it is.
+        propagation: Of traces; None where nothing is traced.
 
     Attributes:
         gone: Set once the connection has ended.
     """
 
-    def __init__(self, answer: Answering, session: Session) -> None:
+    def __init__(self, answer: Answering, session: Session, propagation: Propagation | None) -> None:
         self._answer = answer
         self._session = session
+        self._propagation = propagation
         self._frames = Frames()
         self._waiting: deque[pb.PoolCall] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -139,7 +143,9 @@ class PoolCalls(asyncio.Protocol):
         request = getattr(call, kind)
         if request.scope.session_id != self._session.session_id:
             raise AccessError("over the socket of a session its own calls go, and no others")
-        response = await self._answer(kind.capitalize(), request, lambda: self._session.principal)
+        traced = self._propagation
+        with nullcontext() if traced is None else traced.continuing(call.trace_context):
+            response = await self._answer(kind.capitalize(), request, lambda: self._session.principal)
         getattr(answer, kind).CopyFrom(response)
 
 

@@ -23,6 +23,7 @@ from tierstore.service.pool_calls import PoolCalls
 from tierstore.service.sockets import private_mode, unlink_socket
 
 if TYPE_CHECKING:
+    from tierstore.monitor.spans import Propagation
     from tierstore.service.pool_calls import Answering
     from tierstore.service.sessions import Session, Sessions
     from tierstore.tiers.host_pool import HostPool
@@ -60,14 +61,16 @@ class PoolSocket:
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._answer: Answering
+        self._propagation: Propagation | None = None
 
-    def start(self, answer: Answering) -> None:
+    def start(self, answer: Answering, propagation: Propagation | None) -> None:
         """Listen; for the owner alone (mode 0600).
 
         Args:
             answer: Takes the calls that come over a connection.
+            propagation: Of traces; None where nothing is traced.
         """
-        self._answer = answer
+        self._answer, self._propagation = answer, propagation
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with private_mode():
             listener.bind(self.path)
@@ -132,7 +135,7 @@ class PoolSocket:
 
     async def _hold(self, connection: socket.socket, session: Session) -> None:
         """Hand the pool out, and take calls until the client is gone; then nothing can touch its slots any more."""
-        calls = PoolCalls(self._answer, session)
+        calls = PoolCalls(self._answer, session, self._propagation)
         session.attached = True
         try:
             with suppress(ConnectionError):

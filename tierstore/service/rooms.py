@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from tierstore.metrics import Metrics
+    from tierstore.monitor.spans import Propagation
     from tierstore.service.quotas import Quotas
     from tierstore.service.sessions import Session, Sessions
     from tierstore.service.streams import Streams
@@ -33,6 +34,7 @@ class Rooms:
         traffic: Calls under way.
         metrics: Counted into, on the server's loop.
         quotas: What each credential has.
+        propagation: Of traces; None where nothing is traced.
         boot_id: Another one after each start.
     """
 
@@ -44,4 +46,5 @@ class Rooms:
     traffic: Traffic
     metrics: Metrics
     quotas: Quotas
+    propagation: Propagation | None = None
     boot_id: bytes = field(default_factory=lambda: secrets.token_bytes(_BOOT_ID_NBYTES))

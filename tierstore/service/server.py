@@ -12,6 +12,7 @@ from grpc import aio
 
 from tierstore.errors import ConfigError
 from tierstore.metrics import Metric, Metrics
+from tierstore.monitor.showing import propagation_of
 from tierstore.policy.prefetching import PrefetchPolicy
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service._pb.standard import health_pb2, health_pb2_grpc, reflection
@@ -101,9 +102,10 @@ class Server:
             traffic=self._traffic,
             metrics=self._metrics,
             quotas=quotas,
+            propagation=propagation_of(store.config),
         )
         if self._pool_socket is not None:
-            self._pool_socket.start(Guard(self._rooms).answer)
+            self._pool_socket.start(Guard(self._rooms).answer, self._rooms.propagation)
         store.count_in(self._counted)
 
     def _counted(self) -> Metrics:

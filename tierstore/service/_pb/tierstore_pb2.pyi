@@ -494,20 +494,29 @@ class AttachPoolResponse(_message.Message):
     def __init__(self, socket_path: _Optional[str] = ..., ticket: _Optional[bytes] = ..., pool_nbytes: _Optional[int] = ..., takes_calls: bool = ...) -> None: ...
 
 class PoolCall(_message.Message):
-    __slots__ = ("number", "acquire", "release", "reserve", "commit", "abandon")
+    __slots__ = ("number", "acquire", "release", "reserve", "commit", "abandon", "trace_context")
+    class TraceContextEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ACQUIRE_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     ABANDON_FIELD_NUMBER: _ClassVar[int]
+    TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     number: int
     acquire: AcquireRequest
     release: ReleaseRequest
     reserve: ReserveRequest
     commit: CommitRequest
     abandon: AbandonRequest
-    def __init__(self, number: _Optional[int] = ..., acquire: _Optional[_Union[AcquireRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRequest, _Mapping]] = ..., reserve: _Optional[_Union[ReserveRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., abandon: _Optional[_Union[AbandonRequest, _Mapping]] = ...) -> None: ...
+    trace_context: _containers.ScalarMap[str, str]
+    def __init__(self, number: _Optional[int] = ..., acquire: _Optional[_Union[AcquireRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRequest, _Mapping]] = ..., reserve: _Optional[_Union[ReserveRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., abandon: _Optional[_Union[AbandonRequest, _Mapping]] = ..., trace_context: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PoolAnswer(_message.Message):
     __slots__ = ("number", "error", "acquire", "release", "reserve", "commit", "abandon")

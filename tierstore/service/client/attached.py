@@ -76,7 +76,7 @@ class AttachedPool:
         finally:
             os.close(fds[0])
         forks.keep_socket_from_children(self._socket)
-        self._calls = PoolCalls(self._socket) if answer.takes_calls else None
+        self._calls = PoolCalls(self._socket, session.propagation) if answer.takes_calls else None
         self._lock = threading.Lock()
         self._num_users = 0
         self._closing = self._closed = False

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tierstore.device.base import Device
     from tierstore.keys import Namespace
+    from tierstore.monitor.spans import Propagation
     from tierstore.service.client.door import Door
     from tierstore.service.client.session import LiveSession, Request
 
@@ -66,6 +67,7 @@ class Calling:
         token: Its credential.
         patience: How long things may take.
         attach: Whether to map the pool where that may be.
+        propagation: Of traces; None where nothing is traced.
     """
 
     def __init__(
@@ -77,9 +79,11 @@ class Calling:
         token: str | None,
         patience: Patience,
         attach: bool,
+        propagation: Propagation | None = None,
     ) -> None:
         self.device = device
         self.patience = patience
+        self.propagation = propagation
         self.warnings = Warnings()
         self.copies = Copies(device)
         self.worker = Worker("service-call", capacity=_WAITING_MAX, threads=_THREADS)
@@ -87,7 +91,9 @@ class Calling:
         self._lock = threading.Lock()
         self._pools: dict[LiveSession, AttachedPool | None] = {}
         self.prefetch_waits = False
-        self.connection = Connection(door, name=name, token=token, at_begin=self._began, at_end=self._ended)
+        self.connection = Connection(
+            door, name=name, token=token, propagation=propagation, at_begin=self._began, at_end=self._ended
+        )
         atexit.register(self.close)
         if not self.connection.wait(patience.connect):
             self.warnings.say(self.connection.failure)

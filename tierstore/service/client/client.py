@@ -40,6 +40,7 @@ class ClientOptions(TypedDict, total=False):
     connect_seconds: float
     call_seconds: float
     transfer_seconds: float
+    tracing: bool
 
 
 class Client:
@@ -61,12 +62,13 @@ class Client:
         connect_seconds: See above.
         call_seconds: How long a call without blocks may take, and any call beyond its own deadline.
         transfer_seconds: How long a put, get, prefetch, delete or flush without a deadline may take.
+        tracing: Make each put, get and prefetch a span of OpenTelemetry, whose trace the server's spans join.
 
     Attributes:
         calling: What the verbs share; for those who measure.
 
     Raises:
-        ConfigError: A path cannot be read, or the address makes no sense.
+        ConfigError: A path cannot be read, the address makes no sense, or OpenTelemetry is not installed.
     """
 
     def __init__(
@@ -84,7 +86,13 @@ class Client:
         connect_seconds: float = 2.0,
         call_seconds: float = 1.0,
         transfer_seconds: float = 60.0,
+        tracing: bool = False,
     ) -> None:
+        self._new_handle, propagation = ClientHandle, None
+        if tracing:
+            from tierstore.service.client.traced import Propagation, TracedClientHandle
+
+            self._new_handle, propagation = TracedClientHandle, Propagation()
         door = Door(address, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key)
         opened = cast("Callable[[], Device]", registry.load("devices", device))() if isinstance(device, str) else device
         self.calling = Calling(
@@ -94,6 +102,7 @@ class Client:
             token=token,
             patience=Patience(connect_seconds, call_seconds, transfer_seconds),
             attach=attach,
+            propagation=propagation,
         )
         self._handles: dict[bytes, ClientHandle] = {}
 
@@ -113,7 +122,7 @@ class Client:
         handle = self._handles.get(namespace.fingerprint)
         if handle is None:
             self.calling.open(namespace)
-            handle = self._handles.setdefault(namespace.fingerprint, ClientHandle(self.calling, namespace))
+            handle = self._handles.setdefault(namespace.fingerprint, self._new_handle(self.calling, namespace))
         return handle
 
     @property

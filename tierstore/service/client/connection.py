@@ -29,6 +29,7 @@ from tierstore.service.wire import MESSAGE_NBYTES_MAX, METHODS, PROTOCOL
 from tierstore.worker import Worker
 
 if TYPE_CHECKING:
+    from tierstore.monitor.spans import Propagation
     from tierstore.service.client.door import Door
     from tierstore.service.client.session import Answer, Cancellable
 
@@ -70,6 +71,7 @@ class Connection:
         door: Where the server is.
         name: What the client calls itself.
         token: Its credential; None where none is needed.
+        propagation: Of traces; None where nothing is traced.
         at_begin: Called with each session before it is used.
         at_end: Called with each session that has ended.
     """
@@ -80,6 +82,7 @@ class Connection:
         *,
         name: str,
         token: str | None,
+        propagation: Propagation | None,
         at_begin: Callable[[LiveSession], None],
         at_end: Callable[[LiveSession], None],
     ) -> None:
@@ -88,6 +91,7 @@ class Connection:
         self._metadata: tuple[tuple[str, str | bytes], ...] = (
             () if token is None else ((_CREDENTIAL, f"Bearer {token}"),)
         )
+        self._propagation = propagation
         self._at_begin = at_begin
         self._at_end = at_end
         self._breaker = Breaker()
@@ -236,7 +240,7 @@ class Connection:
         try:
             for response in call:
                 if session is None:
-                    session = LiveSession(response.opened, channel, self._metadata)
+                    session = LiveSession(response.opened, channel, self._metadata, self._propagation)
                     self._opened(session)
                 elif response.notice.kind == pb.Notice.KIND_DRAINING:
                     session.draining = True

@@ -140,7 +140,8 @@ class Moving:
 
             return calling.connection.judged(within)
 
-        return running.start(calling.worker, work)
+        propagation = calling.propagation
+        return running.start(calling.worker, work if propagation is None else propagation.carried(work))
 
 
 def _reserve(begin: pb.PutBegin) -> pb.ReserveRequest:

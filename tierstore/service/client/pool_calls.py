@@ -26,6 +26,7 @@ from tierstore.service.status import code_from, error_from
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from tierstore.monitor.spans import Propagation
     from tierstore.service.client.running import Running
     from tierstore.service.client.session import Request
 
@@ -45,11 +46,13 @@ class PoolCalls:
 
     Args:
         connection: Stays its owner's to close, behind `close`.
+        propagation: Of traces; None where nothing is traced.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, propagation: Propagation | None = None) -> None:
         connection.setblocking(False)
         self._connection = connection
+        self._propagation = propagation
         self._turn = threading.Lock()
         self._sending = threading.Lock()
         self._numbers = itertools.count(1)
@@ -74,7 +77,8 @@ class PoolCalls:
         try:
             call = _Call(self, next(self._numbers), time.monotonic() + seconds)
             with running.calling(call):
-                return call.answer(request, kind)
+                sent = None if self._propagation is None else self._propagation.sent()
+                return call.answer(_framed(request, call.number, sent), kind)
         finally:
             self._turn.release()
 
@@ -175,11 +179,11 @@ class _Call:
         if calls is not None:
             calls.ring()
 
-    def answer(self, request: Request, kind: type[M]) -> M:
+    def answer(self, message: bytes, kind: type[M]) -> M:
         """What it is answered. Blocks. Raises what that says, and as `PoolCalls.ask` does."""
         assert self._calls is not None, "a call is answered once"
         try:
-            answer = self._calls.exchange(self, _framed(request, self.number))
+            answer = self._calls.exchange(self, message)
         finally:
             self._calls = None
         name = answer.WhichOneof("answer")
@@ -191,7 +195,7 @@ class _Call:
         return response
 
 
-def _framed(request: Request, number: int) -> bytes:
-    call = pb.PoolCall(number=number)
+def _framed(request: Request, number: int, trace_context: dict[str, str] | None = None) -> bytes:
+    call = pb.PoolCall(number=number, trace_context=trace_context)
     getattr(call, type(request).__name__.removesuffix("Request").lower()).CopyFrom(request)
     return framed(call.SerializeToString())

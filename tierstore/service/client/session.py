@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from tierstore.keys import Namespace
+    from tierstore.monitor.spans import Propagation
     from tierstore.service.wire import Data
 
     _Unary: TypeAlias = grpc.UnaryUnaryMultiCallable[object, object]
@@ -76,6 +77,7 @@ class LiveSession:
         opened: What the server has said of it.
         channel: All its calls end with it.
         metadata: Sent with every call.
+        propagation: Adds to it where the call belongs; None where nothing is traced.
         draining: The server ends soon.
         leases_over: Ids of leases under which nothing is copied any more; see `release`.
     """
@@ -83,6 +85,7 @@ class LiveSession:
     opened: pb.SessionOpened
     channel: grpc.Channel
     metadata: tuple[tuple[str, str | bytes], ...]
+    propagation: Propagation | None = None
     draining: bool = False
     leases_over: deque[int] = field(default_factory=deque)
     _handles: dict[bytes, int] = field(default_factory=dict)
@@ -95,7 +98,7 @@ class LiveSession:
         """Make a call without streams. Blocks. Raises what `error_of` says."""
         try:
             with _on_open_channel():
-                response = self._method(request)(request, timeout=seconds, metadata=self.metadata)
+                response = self._method(request)(request, timeout=seconds, metadata=self._headers())
         except grpc.RpcError as failed:
             raise error_of(failed) from failed
         assert isinstance(response, kind), f"{response!r} is no {kind.__name__}"
@@ -105,13 +108,13 @@ class LiveSession:
         """Begin a call without streams. Does not block; see `result_of`."""
         assert kind.__name__.endswith("Response"), f"{kind.__name__} answers nothing"
         with _on_open_channel():
-            call = self._method(request).future(request, timeout=seconds, metadata=self.metadata)
+            call = self._method(request).future(request, timeout=seconds, metadata=self._headers())
         return cast("Answer[M]", call)
 
     def forget(self, request: Request, seconds: float) -> None:
         """Make a call whose answer nobody needs, unless the session has ended. Does not block."""
         with suppress(UnavailableError), _on_open_channel():
-            call = self._method(request).future(request, timeout=seconds, metadata=self.metadata)
+            call = self._method(request).future(request, timeout=seconds, metadata=self._headers())
             self._forgotten.add(call)  # a call that nobody refers to is cancelled
             call.add_done_callback(self._forgotten.discard)
 
@@ -141,14 +144,14 @@ class LiveSession:
         method = METHODS["Get"]
         make = self.channel.unary_stream(method.path, method.encode_request, method.decode_response)
         with _on_open_channel():
-            return cast("Streaming", make(request, timeout=seconds, metadata=self.metadata))
+            return cast("Streaming", make(request, timeout=seconds, metadata=self._headers()))
 
     def put(self, messages: Iterable[pb.PutRequest | bytes], seconds: float) -> Answer[pb.PutResponse]:
         """Begin a put. Does not block; messages are taken on a thread of grpc's."""
         method = METHODS["Put"]
         make = self.channel.stream_unary(method.path, method.encode_request, method.decode_response)
         with _on_open_channel():
-            call = make.future(iter(messages), timeout=seconds, metadata=self.metadata)
+            call = make.future(iter(messages), timeout=seconds, metadata=self._headers())
         return cast("Answer[pb.PutResponse]", call)
 
     def address(self, request: Request, namespace: Namespace | None, seconds: float) -> None:
@@ -173,6 +176,10 @@ class LiveSession:
             handle = self.call(request, pb.OpenNamespaceResponse, seconds).namespace_handle
             self._handles[namespace.fingerprint] = handle
         return handle
+
+    def _headers(self) -> tuple[tuple[str, str | bytes], ...]:
+        """The metadata of a call that is made now."""
+        return self.metadata if self.propagation is None else (*self.metadata, *self.propagation.sent().items())
 
     def _method(self, request: Request) -> _Unary:
         name = type(request).__name__.removesuffix("Request")
