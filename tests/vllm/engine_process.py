@@ -189,9 +189,9 @@ class Engine(Inside):
         while self._scheduler.has_requests():
             self._llm.llm_engine.engine_core.get_output()
 
-    def reset(self) -> bool:
-        """Forget the engine's own prefix cache."""
-        return bool(self._llm.reset_prefix_cache())
+    def reset(self, *, connector: bool = False) -> bool:
+        """Forget the engine's own prefix cache, and what the connector keeps."""
+        return bool(self._llm.reset_prefix_cache(reset_connector=connector))
 
     def hits(self) -> dict[str, int]:
         """Tokens that the engine's own cache and the connector have spared so far."""

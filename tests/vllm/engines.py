@@ -164,9 +164,9 @@ class EngineProcess:
         before, self._hits = self._hits, now
         return now["local"] - before["local"], now["external"] - before["external"]
 
-    def reset(self) -> None:
-        """Forget the engine's own cache."""
-        assert self.ask("reset") is True, "blocks of the engine are still held"
+    def reset(self, *, connector: bool = False) -> None:
+        """Forget the engine's own cache, and what the connector keeps."""
+        assert self.ask("reset", connector=connector) is True, "blocks of the engine are still held"
 
     def kill(self) -> None:
         """End it as a crash would."""

@@ -93,6 +93,19 @@ def test_what_is_loaded_is_what_the_engine_computes_on(engine: EngineProcess) ->
     assert engine.hits() == (0, 192)
 
 
+def test_a_reset_of_the_connector_leaves_nothing_of_before(engine: EngineProcess) -> None:
+    """As after an update of the weights in place, of which nobody tells the connector otherwise."""
+    own = [prompt(70, 200)]
+    engine.generate(own)
+    engine.reset(connector=True)
+    engine.hits()
+    engine.generate(own)
+    assert engine.hits() == (0, 0)
+    engine.reset()
+    engine.generate(own)
+    assert engine.hits() == (0, 192), "what was computed since is kept"
+
+
 @pytest.mark.parametrize("steps", range(1, 5))
 def test_a_request_given_up_leaves_no_block_held(engine: EngineProcess, steps: int) -> None:
     engine.reset()
