@@ -103,7 +103,7 @@ class Cleaning:
         if len(offered):
             self._write(life, offered, plan, now)
         refused = directory.ssd.state[offered] == State.ABSENT
-        if np.count_nonzero(refused) and not self._write_back.num_parked:  # among which it may be
+        if np.count_nonzero(refused) and not self._write_back.parking:  # among which it may be
             rest = rest[chains.rooted(rest)]
         directory.flags[dirty] &= ~SPURNED
         spurned = dirty[(directory.ssd.state[dirty] == State.ABSENT) & ~np.isin(dirty, rest)]

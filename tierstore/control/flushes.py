@@ -17,8 +17,8 @@ from tierstore.types import CopyJob, Generation, Outcome, SyncJob, TierName
 
 if TYPE_CHECKING:
     from tierstore.control.mind import Mind
+    from tierstore.control.parking import Parking
     from tierstore.control.requests import JobRecord, Request
-    from tierstore.control.write_back import WriteBack
     from tierstore.types import Int64Array, JobId, Plan, RequestId
 
 __all__ = ["NO_LIFE", "Flushes"]
@@ -32,11 +32,10 @@ class Flushes:
 
     verb = ""
 
-    def __init__(self, mind: Mind, write_back: WriteBack) -> None:
+    def __init__(self, mind: Mind, parking: Parking) -> None:
         self._mind = mind
-        self._write_back = write_back
+        self._parking = parking
         self._waiting: list[tuple[Request, set[JobId]]] = []
-        self._parked_before: set[JobId] = set()
         self._told_before: dict[RequestId, int] = {}
         self._num_failed = self._num_told = 0
 
@@ -48,7 +47,7 @@ class Flushes:
             self._end(request, Outcome.IO_ERROR, plan)
             return
         jobs = {record.job.job_id for record in self._mind.jobs.records() if self._matters(record.job)}
-        self._waiting.append((request, jobs | self._write_back.parked))
+        self._waiting.append((request, jobs | self._parking.numbers))
         self._sync_if_quiet(plan)
 
     def heed(self, record: JobRecord) -> None:
@@ -56,20 +55,19 @@ class Flushes:
         assert record.outcomes is not None
         if np.count_nonzero(record.outcomes) and (isinstance(record.job, SyncJob) or self._matters(record.job)):
             self._num_failed += bool((record.outcomes == Outcome.IO_ERROR).any())
-        if self._waiting:
-            self._parked_before = self._write_back.parked
 
-    def ended(self, record: JobRecord, plan: Plan) -> None:
-        """A job has ended; the writes that it led to, now in the plan or parked, are waited for instead.
+    def follow(self, plan: Plan, ended: JobRecord | None) -> None:
+        """Before a plan is carried out: what a job that has ended led to, now in it or parked, is waited for instead.
 
         Each parked batch leads to its own: who waited for all that is written meanwhile might wait for ever.
         """
-        unparked = self._write_back.take_unparked()
+        parked, instead_of = self._parking.take_news()
         if not self._waiting:
             return
-        led_to = {job.job_id for job in plan.jobs if self._matters(job)}
-        led_to |= self._write_back.parked - self._parked_before
-        for over, instead in ((record.job.job_id, led_to), *unparked):
+        if ended is not None:
+            led_to = {job.job_id for job in plan.jobs if self._matters(job)} | parked
+            instead_of.append((ended.job.job_id, led_to))
+        for over, instead in instead_of:
             for _request, jobs in self._waiting:
                 if over in jobs:
                     jobs.remove(over)

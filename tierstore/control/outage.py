@@ -16,8 +16,6 @@ from tierstore.metrics import Metric
 from tierstore.types import CopyJob, DiscardJob, Outcome, ProbeJob, SyncJob, TierName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Request, RequestTable
     from tierstore.types import CopyResult, Job, Plan
@@ -31,13 +29,11 @@ class Outage:
     Args:
         mind: Shared with the stories.
         requests: Every request that has not ended.
-        unpark: Offers again what durable puts have parked.
     """
 
-    def __init__(self, mind: Mind, requests: RequestTable, unpark: Callable[[Plan, float], None]) -> None:
+    def __init__(self, mind: Mind, requests: RequestTable) -> None:
         self._mind = mind
         self._requests = requests
-        self._unpark = unpark
         self._service = Service.SERVING
         self._stalled = False
 
@@ -100,7 +96,6 @@ class Outage:
             job = record.job
             if isinstance(job, CopyJob) and (job.src, job.dst) == (TierName.HOST, TierName.SSD):
                 plan.withdraws.append(job.job_id)
-        self._unpark(plan, now)
         for request in self._requests.all() if self._stalled else ():
             if request.durable or request.story.verb not in ("get", "put", "prefetch"):
                 self._shorten(request, Outcome.REJECTED, plan, now)

@@ -30,7 +30,7 @@ from tierstore.control.mind import Limits, Mind
 from tierstore.control.outage import Outage
 from tierstore.control.prefetch import Prefetches
 from tierstore.control.puts import Puts
-from tierstore.control.requests import FAR, Life, Request, RequestTable
+from tierstore.control.requests import FAR, JobRecord, Life, Request, RequestTable
 from tierstore.control.results import Results
 from tierstore.control.ssd_health import SsdHealth
 from tierstore.control.ssd_room import SsdRoom
@@ -103,15 +103,15 @@ class Planner:
         self._prefetches = Prefetches(self._mind)
         self._lookahead = Lookahead(self._mind)
         self.loading = Loading(self._mind, limits.prefill_tokens_per_second)
-        self._flushes = Flushes(self._mind, self._write_back)
+        self._flushes = Flushes(self._mind, self._write_back.parking)
         self._lives: dict[int, Life] = {}
-        self._upkeep = Upkeep(self._mind, self._lives, self._write_back)
+        self._upkeep = Upkeep(self._mind, self._lives, self._write_back, self._puts.unpark)
         self._lending = Lending(self._mind, self._upkeep)
         self._deletes = Deletes(self._mind, self._upkeep)
         self._results = Results(self._mind, self._gets, self._puts, self._write_back, self._upkeep)
         self.catalogue = Catalogue(self._mind, self._lives)
         self._requests = RequestTable(limits.requests_max)
-        self._outage = Outage(self._mind, self._requests, self._puts.unpark)
+        self._outage = Outage(self._mind, self._requests)
 
     @property
     def directory(self) -> Directory:
@@ -126,7 +126,7 @@ class Planner:
     @property
     def num_jobs(self) -> int:
         """Jobs in flight, and batches that wait to be written."""
-        return len(self._mind.jobs) + self._write_back.num_parked
+        return len(self._mind.jobs) + len(self._write_back.parking)
 
     def open_life(self, generation: Generation, slot_nbytes: int) -> None:
         """Begin a generation; ConfigError where the pool cannot hold its blocks. A known one is left as it is."""
@@ -242,10 +242,9 @@ class Planner:
         self._outage.ended(job, result, now)
         self.loading.rates.ended(job, result, now)
         self._results.take_in(record, result, plan, now)
-        self._flushes.ended(record, plan)
         self._prefetches.pump(plan, now)
         self._lookahead.pump(plan)
-        return self._closed(plan, now)
+        return self._closed(plan, now, record)
 
     def gauge(self) -> None:
         """Bring the gauges of the metrics up to date; costs a pass over the pins."""
@@ -283,7 +282,8 @@ class Planner:
         more = self._lookahead.leave(plan) or more
         return self._closed(plan, now), more
 
-    def _closed(self, plan: Plan, now: float) -> Plan:
+    def _closed(self, plan: Plan, now: float, ended: JobRecord | None = None) -> Plan:
+        self._flushes.follow(plan, ended)
         self._outage.follow(plan, now)
         self.loading.rates.began(plan.jobs, now)
         self._lending.handed(plan, self._requests)

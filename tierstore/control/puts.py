@@ -219,10 +219,10 @@ class Puts:
         refused = lost[here & (request.outcomes[lost] == Outcome.REJECTED)]
         if len(refused):
             request.outcomes[refused] = Outcome.OK
-            self._write_back.park(request, refused, durable=True)
+            self._write_back.parking.park(request, refused, durable=True, refused=True)
 
     def unpark(self, plan: Plan, now: float) -> None:
-        """A file has gone, or could not, or the SSD is off: offer what was parked again, and go on."""
+        """Offer what was parked again once it is due, and go on."""
         for request in self._write_back.unpark(plan, now):
             self._settle(request, plan)
 

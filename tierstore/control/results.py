@@ -40,16 +40,10 @@ class Results:
             self._copied(record, job, result, plan, now)
         elif isinstance(job, DiscardJob):
             self._upkeep.discarded(job, result)
+            self._write_back.parking.file_gone()
         else:
             self._upkeep.settled(result)
             self._mind.wake(record, plan, now)
-        if self._write_back.num_parked and (isinstance(job, DiscardJob) or not self._reclaiming):
-            self._puts.unpark(plan, now)
-
-    @property
-    def _reclaiming(self) -> bool:
-        """Whether a file is on its way out, for which something may wait."""
-        return self._mind.ssd is not None and self._mind.ssd.reclaiming
 
     def _copied(self, record: JobRecord, job: CopyJob, result: CopyResult, plan: Plan, now: float) -> None:
         if job.dst in FAR:

@@ -1,4 +1,4 @@
-"""What the mind does between requests, a bounded slice at a time: reap, renew, reclaim, drain. Pure.
+"""What the mind does between requests, a bounded slice at a time: unpark, reap, renew, reclaim, drain. Pure.
 
 Called by the planner after every verb and result while something is due. Each step touches at most a few
 hundred blocks, so that no lock hold grows with the size of the store.
@@ -19,6 +19,8 @@ from tierstore.metrics import Metric
 from tierstore.types import DiscardJob, Extents, Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tierstore.control.mind import Mind
     from tierstore.control.requests import Life
     from tierstore.control.write_back import WriteBack
@@ -37,10 +39,15 @@ class Upkeep:
         mind: Shared with the stories.
         lives: Every generation by its number; the planner's own. One that has been reaped leaves it.
         write_back: What writes blocks that are about to leave.
+        unpark: Writes what has waited for room.
     """
 
-    def __init__(self, mind: Mind, lives: dict[int, Life], write_back: WriteBack) -> None:
+    def __init__(
+        self, mind: Mind, lives: dict[int, Life], write_back: WriteBack, unpark: Callable[[Plan, float], None]
+    ) -> None:
         self._mind = mind
+        self._parking = write_back.parking
+        self._unpark = unpark
         self._cleaning = Cleaning(mind, write_back, lives)
         self._lives = lives
         self._reaping: list[tuple[Life, int]] = []
@@ -59,6 +66,7 @@ class Upkeep:
         ssd = self._mind.ssd
         return (
             bool(self._reaping)
+            or self._parking.due
             or self._mind.ageing.due
             or self._cleaning.due
             or self._mind.host.draining
@@ -68,11 +76,12 @@ class Upkeep:
     def step(self, plan: Plan, now: float) -> bool:
         """Do one bounded slice of what is due; True while there is more that can be done now."""
         mind = self._mind
+        self._unpark(plan, now)
         more = self._reap_step()
         mind.ageing.step(now)
         self._cleaning.step(plan, now)
         mind.host.drain()
-        return self._reclaim_step(plan) or mind.ageing.due or more
+        return self._reclaim_step(plan) or mind.ageing.due or self._parking.due or more
 
     def _reclaim_step(self, plan: Plan) -> bool:
         """Look at some of the leaving file's blocks; plan their rewrite, or the file's discard once it is empty."""

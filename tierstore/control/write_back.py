@@ -7,7 +7,7 @@ admitted meanwhile behind it. Pure; called by the stories of puts and gets and b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from tierstore.control.copies import write_blocks
 from tierstore.control.counting import count_written
 from tierstore.control.directory import AGAIN, PARKED
 from tierstore.control.entry import State
+from tierstore.control.parking import Parking
 from tierstore.control.write_budget import WriteBudget
 from tierstore.policy.base import Offer
 from tierstore.types import Outcome, TierName
@@ -26,23 +27,9 @@ if TYPE_CHECKING:
     from tierstore.control.mind import Mind
     from tierstore.control.requests import JobRecord, Request
     from tierstore.policy.base import AdmissionPolicy
-    from tierstore.types import CopyJob, CopyResult, Int64Array, JobId, Plan
+    from tierstore.types import CopyJob, CopyResult, Int64Array, Plan
 
 __all__ = ["WriteBack"]
-
-
-class _Parked(NamedTuple):
-    """READY blocks that wait, pinned, for the file that is leaving.
-
-    Attributes:
-        request: Whose; of a durable put it is the one that waits.
-        positions: int64[n]; in it.
-        durable: Whether a durable put waits for them; what others have parked counts as being written.
-    """
-
-    request: Request
-    positions: Int64Array
-    durable: bool
 
 
 class WriteBack:
@@ -50,6 +37,7 @@ class WriteBack:
 
     Attributes:
         chains: Which block comes before which.
+        parking: What waits for room.
     """
 
     def __init__(self, mind: Mind, admission: AdmissionPolicy) -> None:
@@ -57,23 +45,7 @@ class WriteBack:
         self._admission = admission
         self._budget = WriteBudget(mind.limits.write_nbytes_per_day)
         self.chains = Chains(mind.directory)
-        self._parked: dict[JobId, _Parked] = {}
-        self._unparked: list[tuple[JobId, set[JobId]]] = []
-
-    @property
-    def num_parked(self) -> int:
-        """Batches of blocks that wait for the file that is leaving."""
-        return len(self._parked)
-
-    @property
-    def parked(self) -> set[JobId]:
-        """Those batches, each by a number that no job has."""
-        return set(self._parked)
-
-    def take_unparked(self) -> list[tuple[JobId, set[JobId]]]:
-        """The batches that have ended waiting since this was asked last, each with the jobs that write its blocks."""
-        unparked, self._unparked = self._unparked, []
-        return unparked
+        self.parking = Parking(mind)
 
     @property
     def asks_when_leaving(self) -> bool:
@@ -104,8 +76,8 @@ class WriteBack:
             wanted = self._admit(request, wanted, now, leaving=leaving)
         if not len(wanted):
             return
-        if self._parked and not durable:
-            self.park(request, wanted, durable=False)
+        if self.parking and not durable:
+            self.parking.park(request, wanted, durable=False, refused=False)
             return
         job = write_blocks(mind, request, wanted, plan)
         if durable:
@@ -115,7 +87,7 @@ class WriteBack:
     def _admit(self, request: Request, wanted: Int64Array, now: float, *, leaving: bool) -> Int64Array:
         """Those that the policy admits, that have their head on SSD or before them, and that the bounds allow."""
         mind, block_nbytes = self._mind, request.life.block_nbytes
-        if self._parked:  # what was admitted then is paid for and counted
+        if self.parking:  # what was admitted then is paid for and counted
             wanted = wanted[mind.directory.flags[request.entries[wanted]] & PARKED == 0]
         if not len(wanted):
             return wanted
@@ -124,7 +96,7 @@ class WriteBack:
         offer = Offer(entries, hits, again, leaving, TierName.SSD, block_nbytes)
         admitted = wanted[self._admission.admit(offer)]
         mind.not_stored("not_admitted", len(wanted) - len(admitted))
-        if not self._parked:  # among which its head may be
+        if not self.parking:  # among which its head may be
             admitted = self._rooted(request, admitted)
         room = (mind.limits.write_inflight_nbytes_max - mind.write_inflight_nbytes) // block_nbytes
         fits = max(0, min(len(admitted), room))
@@ -175,40 +147,24 @@ class WriteBack:
         if theirs:
             refused = refused & ~np.isin(entries, np.concatenate(theirs))
         if np.count_nonzero(refused):
-            self.park(record.request, record.positions[refused], durable=False)
-
-    def park(self, request: Request, positions: Int64Array, *, durable: bool) -> None:
-        """Keep READY blocks that found no room on SSD in host memory until the file that is leaving has gone."""
-        mind, entries = self._mind, request.entries[positions]
-        mind.host.pin(request.life.slot_class, entries)
-        if durable:
-            request.awaiting += len(positions)
-        else:
-            mind.directory.flags[entries] |= PARKED
-            mind.write_inflight_nbytes += len(positions) * request.life.block_nbytes
-        self._parked[mind.jobs.next_id()] = _Parked(request, positions, durable)
+            self.parking.park(record.request, record.positions[refused], durable=False, refused=True)
 
     def unpark(self, plan: Plan, now: float) -> list[Request]:
-        """A file has gone, or could not: write what waited for its room; returns the durable puts that go on."""
-        mind, parked, self._parked = self._mind, self._parked, {}
+        """Write what has waited for long enough; returns the durable puts that go on."""
+        mind = self._mind
         resumed: list[Request] = []
-        for number, (request, positions, durable) in parked.items():
+        for number, request, positions, durable, _num_gone in self.parking.take():
             entries = request.entries[positions]
             there = mind.directory.host.state[entries] == State.READY
-            if not durable:
-                mind.directory.flags[entries] &= ~PARKED
-            mind.host.unpin(request.life.slot_class, entries)
             mind.directory.release(entries[~there])
             if not durable:
-                mind.write_inflight_nbytes -= len(positions) * request.life.block_nbytes
                 self._write_parked(request, positions[there], plan)
             elif request.durable and not request.done:
-                request.awaiting -= len(positions)
                 request.outcomes[positions[~there]] = Outcome.CANCELLED
                 self.offer(request, positions[there], plan, now)
                 resumed.append(request)
             writing = entries[there & (mind.directory.ssd.state[entries] == State.FILLING)]
-            self._unparked.append((number, mind.jobs.fillers(TierName.SSD, writing)))
+            self.parking.went_on(number, mind.jobs.fillers(TierName.SSD, writing))
         return resumed
 
     def _write_parked(self, request: Request, positions: Int64Array, plan: Plan) -> None:
