@@ -217,3 +217,21 @@ def test_a_durable_put_of_a_part_of_a_write_leaves_the_rest_of_it_to_be_parked()
     assert on_ssd(world, blocks) == len(blocks)
     assert not_stored(world) == {}
     world.check_idle()
+
+
+def test_the_budget_pays_for_what_is_written_and_once() -> None:
+    """What was parked behind others paid when it came, and once more room had come its head was missing."""
+    hourly = (3 + 3 + 1) * FILE_BLOCKS * PAGE_NBYTES
+    world = full_ssd(limits=Limits(write_nbytes_per_day=24 * hourly))
+    blocks, more = chain("new", 3 * FILE_BLOCKS), chain("more", FILE_BLOCKS)
+    world.put(blocks)
+    world.store.end()
+    world.write.end()
+    world.put(chain("tail", FILE_BLOCKS), parent=chain("head", 1)[0])
+    world.store.end()
+    world.settle()
+    assert on_ssd(world, blocks) == len(blocks), "what found no room is not paid for again"
+    assert not_stored(world) == {"head_missing": FILE_BLOCKS}
+    world.keep_in_host(more)
+    assert on_ssd(world, more) == len(more)
+    world.check_idle()

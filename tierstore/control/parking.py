@@ -28,6 +28,7 @@ class Parked(NamedTuple):
         positions: int64[n]; in it.
         durable: Whether a durable put waits for them; what others have parked counts as being written.
         num_gone: How many files must have gone; none where SSD has not refused it, and it waits for others alone.
+            What SSD has refused is paid for.
     """
 
     number: JobId

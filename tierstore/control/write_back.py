@@ -87,7 +87,7 @@ class WriteBack:
     def _admit(self, request: Request, wanted: Int64Array, now: float, *, leaving: bool) -> Int64Array:
         """Those that the policy admits, that have their head on SSD or before them, and that the bounds allow."""
         mind, block_nbytes = self._mind, request.life.block_nbytes
-        if self.parking:  # what was admitted then is paid for and counted
+        if self.parking:  # what was admitted then is counted
             wanted = wanted[mind.directory.flags[request.entries[wanted]] & PARKED == 0]
         if not len(wanted):
             return wanted
@@ -96,14 +96,20 @@ class WriteBack:
         offer = Offer(entries, hits, again, leaving, TierName.SSD, block_nbytes)
         admitted = wanted[self._admission.admit(offer)]
         mind.not_stored("not_admitted", len(wanted) - len(admitted))
-        if not self.parking:  # among which its head may be
+        if not self.parking:
             admitted = self._rooted(request, admitted)
         room = (mind.limits.write_inflight_nbytes_max - mind.write_inflight_nbytes) // block_nbytes
         fits = max(0, min(len(admitted), room))
         mind.not_stored("write_queue_full", len(admitted) - fits)
-        paid = self._budget.take(fits, block_nbytes, now)
-        mind.not_stored("write_budget", fits - paid)
-        return admitted[:paid]
+        if self.parking:  # among which its head may be: it is looked for, and paid for, when they are written
+            return admitted[:fits]
+        return self._paid(request, admitted[:fits], now)
+
+    def _paid(self, request: Request, positions: Int64Array, now: float) -> Int64Array:
+        """Those that the day's budget pays for; they are to be written now."""
+        paid = self._budget.take(len(positions), request.life.block_nbytes, now)
+        self._mind.not_stored("write_budget", len(positions) - paid)
+        return positions[:paid]
 
     def _rooted(self, request: Request, positions: Int64Array) -> Int64Array:
         """Those that have their head on SSD or before them."""
@@ -153,12 +159,12 @@ class WriteBack:
         """Write what has waited for long enough; returns the durable puts that go on."""
         mind = self._mind
         resumed: list[Request] = []
-        for number, request, positions, durable, _num_gone in self.parking.take():
+        for number, request, positions, durable, num_gone in self.parking.take():
             entries = request.entries[positions]
             there = mind.directory.host.state[entries] == State.READY
             mind.directory.release(entries[~there])
             if not durable:
-                self._write_parked(request, positions[there], plan)
+                self._write_parked(request, positions[there], plan, now, paid=num_gone > 0)
             elif request.durable and not request.done:
                 request.outcomes[positions[~there]] = Outcome.CANCELLED
                 self.offer(request, positions[there], plan, now)
@@ -167,12 +173,16 @@ class WriteBack:
             self.parking.went_on(number, mind.jobs.fillers(TierName.SSD, writing))
         return resumed
 
-    def _write_parked(self, request: Request, positions: Int64Array, plan: Plan) -> None:
+    def _write_parked(self, request: Request, positions: Int64Array, plan: Plan, now: float, *, paid: bool) -> None:
         """Write blocks that were admitted when they were parked, where SSD still does not hold them."""
         mind = self._mind
         assert mind.ssd is not None
         wanted = positions[mind.ssd.wanting(request.entries[positions])]
         if not mind.health.writes_on:
             mind.not_stored("ssd_off", len(wanted))
-        elif len(rooted := self._rooted(request, wanted)):
+            return
+        rooted = self._rooted(request, wanted)
+        if not paid:
+            rooted = self._paid(request, rooted, now)
+        if len(rooted):
             write_blocks(mind, request, rooted, plan)
