@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.e2e.service.world import patient
@@ -82,6 +83,13 @@ def test_the_banner_says_what_is_served_and_to_whom(tmp_path: Path) -> None:
             assert words in banner
         for name in ("service.sock", "service.sock.pool"):
             assert stat.S_IMODE(os.stat(tmp_path / name).st_mode) == 0o600
+
+
+def test_a_service_listens_on_the_addresses_that_were_given_and_on_no_others(tmp_path: Path) -> None:
+    with serve(tmp_path, "--listen=127.0.0.1:0", "--insecure", "--monitor.address=127.0.0.1:0") as served:
+        connections = psutil.Process(served.process.pid).net_connections("inet")
+        listening = {connection.laddr for connection in connections if connection.status == psutil.CONN_LISTEN}
+    assert [address.ip.removeprefix("::ffff:") for address in listening] == ["127.0.0.1"] * 2
 
 
 def test_the_banner_says_that_a_folder_is_only_read(tmp_path: Path) -> None:
