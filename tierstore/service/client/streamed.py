@@ -45,6 +45,7 @@ def stream_get(
             raise UnavailableError("the server ended a get without a result")
     finally:
         sink.finish()
+        _see_off(call)
 
 
 def _agreed(result: TransferResult, num_whole: int) -> TransferResult:
@@ -73,6 +74,17 @@ def stream_put(
     finally:
         source.finish()
     return convert.to_result(response.result)
+
+
+def _see_off(call: Streaming) -> None:
+    """Take what gRPC still has to say of a call that has ended, or was cancelled.
+
+    Of a call whose messages are received by who takes them nobody else does; and until it is done, gRPC keeps the call,
+    and for it the connection, also of a channel that is closed. There is no other way to, once a call is cancelled.
+    """
+    state, take = getattr(call, "_state", None), getattr(call, "_consume_next_event", None)
+    while state is not None and take is not None and state.due:
+        take()
 
 
 def _parts(call: Streaming) -> Iterator[Data | pb.GetResponse]:
