@@ -6,6 +6,7 @@ Thin: what is asked is turned into a verb of the store, what comes of it into a 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tierstore.errors import ConfigError, VersionError
@@ -68,7 +69,8 @@ class Calls:
         session.namespaces.check_room()
         asked = request.namespace.tenant if request.namespace.HasField("tenant") else None
         namespace = convert.to_namespace(request.namespace, session.principal.tenant(asked))
-        if request.fingerprint and request.fingerprint != namespace.fingerprint:
+        expected = {b"", namespace.fingerprint, replace(namespace, tenant=asked).fingerprint}
+        if request.fingerprint not in expected:
             raise VersionError(self._difference(namespace, request.fingerprint))
         handle = self._known.get(namespace.fingerprint)
         if handle is None:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -20,6 +21,7 @@ from tests.e2e.service.stranger import Stranger, stranger
 from tests.e2e.service.world import Serving, client_of, num_loans, patient, served
 from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, rows
 from tierstore.errors import VersionError
+from tierstore.service import convert
 from tierstore.service._pb import tierstore_pb2 as pb
 from tierstore.service._pb.standard import health_pb2
 from tierstore.service.sessions import SessionLimits
@@ -131,6 +133,20 @@ def test_an_identity_that_differs_from_the_expected_one_names_the_field(serving:
             visitor.call(other)
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert "block_tokens is 32, there 16" in str(refused.value.details())
+
+
+def test_a_server_that_does_not_know_a_field_of_the_identity_shares_nothing(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of before would leave the field out, and find the blocks of whoever differs in it alone."""
+    to_namespace = convert.to_namespace
+    monkeypatch.setattr(
+        convert, "to_namespace", lambda message, tenant: replace(to_namespace(message, tenant), engine_config=None)
+    )
+    with client_of(serving) as client:
+        assert client.namespace(namespace()).put(BLOCKS, BYTES).result(TIMEOUT_SECONDS).ok
+        with pytest.raises(VersionError, match="may be of different versions"):
+            client.namespace(replace(namespace(), engine_config="rope"))
 
 
 def convert_namespace(block_tokens: int) -> pb.Namespace:

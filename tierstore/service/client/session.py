@@ -171,7 +171,9 @@ class LiveSession:
         """The namespace's handle in this session. Blocks the first time."""
         handle = self._handles.get(namespace.fingerprint)
         if handle is None:
-            request = pb.OpenNamespaceRequest(namespace=convert.from_namespace(namespace))
+            request = pb.OpenNamespaceRequest(
+                namespace=convert.from_namespace(namespace), fingerprint=namespace.fingerprint
+            )
             self.address(request, None, seconds)
             handle = self.call(request, pb.OpenNamespaceResponse, seconds).namespace_handle
             self._handles[namespace.fingerprint] = handle
