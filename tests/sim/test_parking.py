@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.full_ssd import FILE_BLOCKS, full_ssd, not_stored, on_ssd
 from tests.outage import BROKEN, STALL_SECONDS, service
+from tierstore.control import parking
 from tierstore.control.mind import Limits
 from tierstore.health import Service
 from tierstore.testing.engine_world import EngineWorld, chain
@@ -234,4 +237,31 @@ def test_the_budget_pays_for_what_is_written_and_once() -> None:
     assert not_stored(world) == {"head_missing": FILE_BLOCKS}
     world.keep_in_host(more)
     assert on_ssd(world, more) == len(more)
+    world.check_idle()
+
+
+def test_what_is_refused_again_stays_before_what_was_parked_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parking, "_STEP_BATCHES", 1)
+    monkeypatch.setattr(parking, "_WRITES_BLOCKS", 1)
+    world, blocks = with_parked_blocks()
+    tail = chain("tail", FILE_BLOCKS)
+    world.put(tail, parent=blocks[-1])
+    world.store.end()
+    world.settle()
+    assert on_ssd(world, tail) == len(tail)
+    assert not_stored(world) == {}
+    world.check_idle()
+
+
+def test_no_more_is_unparked_than_the_link_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All was planned in one hold of the lock, 0.1 s for a thousand batches, and the link refused what was too much."""
+    monkeypatch.setattr(parking, "_WRITES_BLOCKS", 2)
+    world, _blocks = with_parked_blocks(Limits(write_inflight_nbytes_max=1 << 30))
+    world.write.capacity = 4
+    for name in "abcdefgh":
+        world.put(chain(name, 1))
+        world.store.end()
+    world.settle()
+    assert [on_ssd(world, chain(name, 1)) for name in "abcdefgh"] == [1] * 8
+    assert not_stored(world) == {}
     world.check_idle()

@@ -67,6 +67,10 @@ class JobTable:
         copies = (record.job for record in self._records.values() if isinstance(record.job, CopyJob))
         return sum((job.src, job.dst) == (src, dst) for job in copies)
 
+    def num_filling(self, tier: TierName) -> int:
+        """How many blocks jobs in flight fill in `tier`."""
+        return len(self._filling[tier])
+
     def join(self, tier: TierName, entries: Int64Array, request: Request, positions: Int64Array) -> list[JobId]:
         """Make a request wait for whatever fills these entries in `tier`; returns the jobs joined."""
         filling = self._filling[tier]

@@ -206,12 +206,12 @@ class Puts:
         if len(lost):
             request.outcomes[lost] = record.losses(request.entries[lost])
             if record.retry and request.durable and mind.health.writes_on:
-                self._retry(request, lost)
+                self._retry(record, request, lost)
         if request.durable and job.dst is TierName.HOST:
             self._write_back.offer(request, positions[there], plan, now)
         self._settle(request, plan)
 
-    def _retry(self, request: Request, lost: Int64Array) -> None:
+    def _retry(self, record: JobRecord, request: Request, lost: Int64Array) -> None:
         """A full SSD makes room for a durable put: what found none waits for the file that is leaving."""
         entries = request.entries[lost]
         directory = self._mind.directory
@@ -219,7 +219,7 @@ class Puts:
         refused = lost[here & (request.outcomes[lost] == Outcome.REJECTED)]
         if len(refused):
             request.outcomes[refused] = Outcome.OK
-            self._write_back.parking.park(request, refused, durable=True, refused=True)
+            self._write_back.parking.park_refused(record, request, refused, durable=True)
 
     def unpark(self, plan: Plan, now: float) -> None:
         """Offer what was parked again once it is due, and go on."""

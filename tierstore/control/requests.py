@@ -172,6 +172,7 @@ class JobRecord:
         outcomes: uint8[n] of `Outcome`, in the job's order; None while it runs.
         checksums: uint32[n]; what whoever filled its blocks says of them.
         retry: Blocks of a write that found no room may find some once the file that is leaving has gone.
+        turn: Of a write, its place among those that find no room: its id, or an earlier one that its blocks have.
     """
 
     job: Job
@@ -181,6 +182,10 @@ class JobRecord:
     outcomes: UInt8Array | None = None
     checksums: UInt32Array | None = None
     retry: bool = False
+    turn: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turn = self.job.job_id
 
     def losses(self, entries: Int64Array) -> UInt8Array:
         """Why some of its blocks, named by entry, are not there: CANCELLED for one that was deleted meanwhile."""

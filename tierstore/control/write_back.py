@@ -77,7 +77,7 @@ class WriteBack:
         if not len(wanted):
             return
         if self.parking and not durable:
-            self.parking.park(request, wanted, durable=False, refused=False)
+            self.parking.park(request, wanted)
             return
         job = write_blocks(mind, request, wanted, plan)
         if durable:
@@ -153,24 +153,25 @@ class WriteBack:
         if theirs:
             refused = refused & ~np.isin(entries, np.concatenate(theirs))
         if np.count_nonzero(refused):
-            self.parking.park(record.request, record.positions[refused], durable=False, refused=True)
+            self.parking.park_refused(record, record.request, record.positions[refused], durable=False)
 
     def unpark(self, plan: Plan, now: float) -> list[Request]:
         """Write what has waited for long enough; returns the durable puts that go on."""
         mind = self._mind
         resumed: list[Request] = []
-        for number, request, positions, durable, num_gone in self.parking.take():
+        for batch in self.parking.take():
+            request, positions = batch.request, batch.positions
             entries = request.entries[positions]
             there = mind.directory.host.state[entries] == State.READY
             mind.directory.release(entries[~there])
-            if not durable:
-                self._write_parked(request, positions[there], plan, now, paid=num_gone > 0)
+            if not batch.durable:
+                self._write_parked(request, positions[there], plan, now, paid=batch.num_gone > 0)
             elif request.durable and not request.done:
                 request.outcomes[positions[~there]] = Outcome.CANCELLED
                 self.offer(request, positions[there], plan, now)
                 resumed.append(request)
             writing = entries[there & (mind.directory.ssd.state[entries] == State.FILLING)]
-            self.parking.went_on(number, mind.jobs.fillers(TierName.SSD, writing))
+            self.parking.went_on(batch, mind.jobs.fillers(TierName.SSD, writing))
         return resumed
 
     def _write_parked(self, request: Request, positions: Int64Array, plan: Plan, now: float, *, paid: bool) -> None:
