@@ -37,10 +37,12 @@ Given: TypeAlias = tuple[Setting, object, str]
 class HostConfig:
     """The pool in host memory. Sizes in bytes; None is auto."""
 
-    size: int = _setting(_GIB, _PIECE, "memory of the host pool, through which everything passes")
-    slab_size: int | None = _setting(None, _AUTO_PIECE, "cut of the pool given to one block size at a time")
+    size: int = _setting(_GIB, _PIECE, "memory of the host pool; every block passes through it")
+    slab_size: int | None = _setting(None, _AUTO_PIECE, "unit in which the pool is given to block sizes")
     populate: bool = _setting(False, settings.FLAG, "touch the whole pool at start instead of on first use")
-    shared: bool | None = _setting(None, settings.AUTO_FLAG, "let this user's processes map it; auto: only a service's")
+    shared: bool | None = _setting(
+        None, settings.AUTO_FLAG, "let other processes of this user map it; auto: only in a service"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +54,20 @@ class SsdConfig:
     )
     size: int = _setting(16 * _GIB, settings.size(_MIB, off=True), "bytes the folder may hold")
     file_size: int | None = _setting(None, _AUTO_PIECE, "length of one chunk file")
-    free_floor: int = _setting(_GIB, _PIECE, "bytes of its file system that stay free whatever happens")
+    free_floor: int = _setting(_GIB, _PIECE, "bytes always left free on its file system")
     write_budget: int | DriveWrites | None = _setting(  # noqa: RUF009  (frozen, like every default here)
         None,
         settings.optional(settings.daily(_MIB), "none"),
-        "bytes that may be written back a day; durable puts aside",
+        "bytes a day for write-back; durable puts do not count",
     )
-    rewrite_share: float = _setting(0.5, settings.SHARE, "share of a leaving chunk file that may be written again")
+    rewrite_share: float = _setting(0.5, settings.SHARE, "share of a reclaimed chunk file that may be written again")
     read_threads: int = _setting(4, settings.count(1, 256), "reads from the SSD at once")
     stall_seconds: float = _setting(
         10.0,
         settings.seconds(0.1, off=True),
-        "an SSD that ends no read for so long, no write for three times as long, is off",
+        "turn the SSD off if no read ends for so long, or no write for three times as long",
     )
-    read_only: bool = _setting(
-        False, settings.FLAG, "look at the folder beside its owner: no lock, and nothing is written"
-    )
+    read_only: bool = _setting(False, settings.FLAG, "open the folder while its owner runs: no lock, no writes")
 
     def check(self) -> None:
         """Raise ConfigError where settings that fit each by itself make no sense together."""
@@ -116,7 +116,7 @@ class LinksConfig:
     """Bounds of the links between tiers. Sizes in bytes; None is auto."""
 
     requests_max: int = _setting(1024, settings.count(1, 1 << 20), "jobs that may wait in one link")
-    read_batch: int = _setting(8 * _MIB, _PIECE, "bytes that one read job takes from the SSD at most")
+    read_batch: int = _setting(8 * _MIB, _PIECE, "most bytes of one read job")
     write_inflight: int | None = _setting(None, _AUTO_PIECE, "bytes that may wait to be written to the SSD")
 
 
@@ -130,18 +130,16 @@ class PrefetchConfig:
         "how long a request waits for its prefetch",
     )
     timeout_seconds: float = _setting(1.0, settings.seconds(), "how long a prefetch may take, with policy timeout")
-    timeout_seconds_per_1k_tokens: float = _setting(
-        0.25, settings.seconds(), "and how much longer for every thousand tokens"
-    )
+    timeout_seconds_per_1k_tokens: float = _setting(0.25, settings.seconds(), "added to it for every thousand tokens")
     inflight: int | None = _setting(
-        None, settings.optional(settings.size(4096, off=True), "auto"), "bytes of prefetches under way at once"
+        None, settings.optional(settings.size(4096, off=True), "auto"), "bytes of prefetches in flight"
     )
     share: float = _setting(
         0.5,
         settings.SHARE,
-        "share of the pool that blocks read ahead may take until they are used, beyond what is free",
+        "share of the pool for prefetched blocks not used yet, beyond what is free",
     )
-    cold_seconds: float = _setting(30.0, settings.seconds(), "a block unused for so long may make room for a prefetch")
+    cold_seconds: float = _setting(30.0, settings.seconds(), "a prefetch may evict a block unused for so long")
 
     def check(self) -> None:
         """Raise ConfigError where settings that fit each by itself make no sense together."""
@@ -158,7 +156,9 @@ class PrefillConfig:
     """What computing costs an engine."""
 
     tokens_per_second: int | None = _setting(
-        None, settings.optional(settings.count(1, 1 << 30), "none"), "tokens an engine computes, until it reports it"
+        None,
+        settings.optional(settings.count(1, 1 << 30), "none"),
+        "prefill speed of the engine, until it reports its own",
     )
 
 
@@ -168,7 +168,7 @@ class DeviceConfig:
 
     name: str = _setting("cpu", registry.named("devices"), "device whose pages are copied")
     pool_size: int = _setting(
-        0, settings.size(1 << 16, off=True), "memory of the device for copies of blocks, for hits that cross no link"
+        0, settings.size(1 << 16, off=True), "device memory for copies of blocks; a hit there crosses no link"
     )
     pool_admission: str = _setting("second-hit", registry.named("admissions"), "admission policy of the device pool")
     direct_reads: bool = _setting(False, settings.FLAG, "read from SSD straight into the device pool")

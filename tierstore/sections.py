@@ -37,9 +37,9 @@ class MonitorConfig:
     address: str | None = setting(
         None, optional(ADDRESS, "none"), "where metrics and the status page are served over HTTP"
     )
-    public: bool = setting(False, settings.FLAG, "let that be an address that other machines reach; without a password")
+    public: bool = setting(False, settings.FLAG, "allow an address that other machines reach; there is no password")
     tracing: bool = setting(
-        False, settings.FLAG, "a span of OpenTelemetry around every put, get, prefetch, lease and reservation"
+        False, settings.FLAG, "an OpenTelemetry span for every put, get, prefetch, lease and reservation"
     )
 
 
@@ -51,7 +51,7 @@ class LogConfig:
         None, optional(settings.choice("text", "json"), "none"), "log lines that the store writes to stderr"
     )
     level: str = setting(
-        "info", settings.choice("debug", "info", "warning", "error"), "the least that is written there"
+        "info", settings.choice("debug", "info", "warning", "error"), "lowest level that is written there"
     )
 
 
@@ -65,13 +65,15 @@ class ServiceConfig:
     tls_certificate: str | None = setting(None, optional(_FILE, "none"), "PEM file with the server's certificates")
     tls_key: str | None = setting(None, optional(_FILE, "none"), "PEM file with its key")
     tls_client_ca: str | None = setting(
-        None, optional(_FILE, "none"), "PEM file with who signs clients' certificates, which are then demanded"
+        None, optional(_FILE, "none"), "PEM file of the CA that must have signed clients' certificates (mTLS)"
     )
-    credentials: str | None = setting(None, optional(_FILE, "none"), "TOML file with who may come in over TCP")
-    insecure: bool = setting(False, settings.FLAG, "let everybody in over TCP, unencrypted without a certificate")
+    credentials: str | None = setting(None, optional(_FILE, "none"), "TOML file with the tokens accepted over TCP")
+    insecure: bool = setting(False, settings.FLAG, "accept TCP without token; without a certificate it is unencrypted")
     sessions_max: int = setting(1024, settings.count(1, 1 << 16), "clients at a time")
     lease_seconds: float = setting(30.0, settings.seconds(1.0), "how long a client may keep blocks pinned")
-    drain_seconds: float = setting(20.0, settings.seconds(), "how long calls under way may take once the service ends")
+    drain_seconds: float = setting(
+        20.0, settings.seconds(), "how long running calls may take after the service is told to stop"
+    )
 
     def check(self) -> None:
         """Raise ConfigError where settings that fit each by itself make no sense together."""
