@@ -1,6 +1,6 @@
-"""The store for asyncio: the same verbs, awaited, on the caller's loop, with no thread and no loop of its own.
+"""The store for asyncio: the same verbs, awaited on the caller's loop. Makes no thread and no loop of its own.
 
-A cancelled call returns only once no copy can touch the caller's memory any more.
+A cancelled call returns only once no copy can touch the caller's memory.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class AsyncNamespaceHandle:
     async def acquire(
         self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None
     ) -> tuple[Lease, Grant]:
-        """See `NamespaceHandle.acquire`; cancelled, the lease is released."""
+        """See `NamespaceHandle.acquire`; cancelling the call releases the lease."""
         lease = self.handle.acquire(hashes, deadline_seconds=deadline_seconds)
         try:
             return lease, await asyncio.wrap_future(lease.granted)

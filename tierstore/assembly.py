@@ -1,7 +1,7 @@
-"""Builds a store's floors from its configuration, bottom up, and takes them down in the other order.
+"""Builds the parts of a store from its configuration, bottom up, and closes them in the reverse order.
 
-Called by `tierstore.store` alone. Whatever fails on the way up takes what was built down again, so that a
-refused store leaves no memory, thread, lock or file behind.
+Called by `tierstore.store` alone. If a part cannot be built, those already built are closed again, so that a
+failed start leaves no memory, thread, lock or file behind.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ _YEAR_2020 = 1_577_836_800
 
 @dataclass(slots=True)
 class House:
-    """A store's floors, standing.
+    """The built parts of a running store.
 
     Attributes:
-        config: What it was built from.
-        device: Whose pages are copied.
+        config: The configuration it was built from.
+        device: The device whose pages are copied.
         pool: The host pool.
         engine: The engine.
-        links: What moves blocks for it.
+        links: The links that move blocks for the engine.
         metrics: Counted under the engine's lock.
-        manifest: The SSD folder's; None without one.
+        manifest: The manifest of the SSD folder; None without one.
         recovered: Blocks of an earlier run by namespace fingerprint, until the namespace is opened.
-        recency: How that run used them; None without an SSD folder.
+        recency: How the earlier run used its blocks; None without an SSD folder of the store's own.
         ssd: The SSD tier; None without one.
-        closing: Takes everything down.
+        closing: Closes everything.
     """
 
     config: StoreConfig
@@ -97,17 +97,17 @@ def build(
     device: Device | None = None,
     device_pool: object = None,
 ) -> House:
-    """Build every floor. Blocks: takes the pool's memory and scans the SSD folder.
+    """Build every part. Blocks: takes the pool's memory and scans the SSD folder.
 
     Args:
         config: Every setting.
-        disk: Instead of the folder that the settings name.
+        disk: Used instead of the folder that the settings name.
         shield: For the engine.
-        device: Instead of the one that the settings name.
-        device_pool: A tensor of its memory that is lent for the device pool; None takes what the settings say.
+        device: Used instead of the one that the settings name.
+        device_pool: A tensor in device memory, lent for the device pool. None: allocate what the settings say.
 
     Raises:
-        TierstoreError: As the part that cannot be built says.
+        TierstoreError: From the part that cannot be built.
     """
     with ExitStack() as stack:
         folder = ExitStack()
@@ -151,13 +151,13 @@ def build(
 
 
 def _begin_short(why: str, planner: Planner, now: float) -> tuple[None, Plan]:
-    """Open with an SSD tier that could take nothing, and look for room from the start."""
+    """Start with writes to SSD turned off for want of room, and probe for room from the start."""
     planner.health.found_short(why, now)
     return None, planner.expire(now)
 
 
 def _leave_where_stuck(engine: Engine, folder: ExitStack) -> None:
-    """Keep the SSD folder, its lock and what is read into until the process ends, where a call into it may go on."""
+    """If a disk call hangs, keep the SSD folder, its lock and the memory that is read into until the process ends."""
     if engine.stuck:
         folder.pop_all()
         _logger.error("the disk of the SSD folder hangs: the folder stays claimed until this process has ended")
@@ -171,7 +171,7 @@ def _local_disk(config: StoreConfig) -> Disk:
 def _open_ssd(
     config: StoreConfig, disk: Disk, pool: HostPool, stack: ExitStack, direct: DirectReader | None
 ) -> tuple[Manifest | ManifestView, SsdTier | ReadOnlySsdTier]:
-    """Claim the folder and open its tier; or look at it, and claim nothing."""
+    """Claim the folder and open its tier; read-only, open it without a claim."""
     if config.ssd.read_only:
         view = ManifestView.read(disk)
         return view, ReadOnlySsdTier(disk, pool.view, view.epochs, codecs=_codecs(), reads_max=config.ssd.read_threads)
@@ -194,7 +194,7 @@ def _open_ssd(
 
 
 def _codecs() -> dict[str, Callable[[], Codec]]:
-    """What makes each codec that there is."""
+    """A factory for each registered codec, by name."""
     return {name: partial(_codec, name) for name in registry.names("codecs")}
 
 
@@ -203,7 +203,7 @@ def _codec(name: str) -> Codec:
 
 
 def _tier_links(tier: Tier | None, config: StoreConfig) -> tuple[ReadLink, WriteLink] | tuple[None, None]:
-    """With twice the threads that may read at once: while half of them verify, the others keep the disk busy."""
+    """The read link has two threads for each concurrent read: half of them verify while the others read."""
     if tier is None:
         return None, None
     read = ReadLink(tier, name="ssd-read", threads=2 * config.ssd.read_threads, capacity=_TIER_JOBS_MAX)
@@ -211,7 +211,7 @@ def _tier_links(tier: Tier | None, config: StoreConfig) -> tuple[ReadLink, Write
 
 
 def _recover(tier: SsdTier | ReadOnlySsdTier | None) -> tuple[dict[bytes, list[Recovered]], list[int]]:
-    """An earlier run's blocks by namespace, and its files: those of blocks first, in the order that these came in."""
+    """An earlier run's blocks by namespace, and its files: first those with blocks, in the order of recovery."""
     recovered: dict[bytes, list[Recovered]] = {}
     files: dict[int, None] = {}
     if tier is not None:
@@ -231,7 +231,7 @@ def _planner(
     with_ssd: bool,
     num_recovered: int,
 ) -> Planner:
-    """The mind, with limits that are shares of the pool where none are set."""
+    """The planner. Limits that are not set become shares of the pool."""
     pool_nbytes = slots.capacity_slabs * slots.slab_nbytes
     limits = Limits(
         requests_max=config.links.requests_max,
@@ -264,7 +264,7 @@ def _planner(
 
 
 def _host_pool(config: StoreConfig, device: Device, pool_nbytes: int, stack: ExitStack) -> HostPool:
-    """The host pool, pinned where the device wants that."""
+    """The host pool, pinned if the device wants that."""
     pool = HostPool(pool_nbytes, shared=bool(config.host.shared))
     stack.callback(pool.close)
     stack.callback(device.pin(pool.view))
@@ -274,13 +274,13 @@ def _host_pool(config: StoreConfig, device: Device, pool_nbytes: int, stack: Exi
 
 
 def _steady_clock() -> Callable[[], float]:
-    """Seconds since 2020 as the wall clock had them at start, never stepped since: ages outlive a restart."""
+    """Seconds since 2020: the wall clock at start, then the monotonic clock. Ages stay comparable across restarts."""
     offset = time.time() - _YEAR_2020 - time.monotonic()
     return lambda: time.monotonic() + offset
 
 
 def _slab_nbytes(config: StoreConfig, pool_nbytes: int) -> int:
-    """As set, or 64 MiB, less where the pool is small."""
+    """The slab size as set, or else 64 MiB, less if the pool is small."""
     if config.host.slab_size is not None:
         return config.host.slab_size
     return auto_slab_nbytes(pool_nbytes)

@@ -1,8 +1,8 @@
 """Every failure tierstore raises, as one tree.
 
-Expected outcomes (a miss, a refused put, a corrupt block) are values of `tierstore.types.Outcome`
-and never exceptions. What is raised here is a mistake of the caller, of the configuration or of the
-machine, and every message says what was wrong, which value, and what to do.
+Expected outcomes (a miss, a rejected put, a corrupt block) are values of `tierstore.types.Outcome`
+and never exceptions. The errors here are faults of the caller, of the configuration or of the
+machine. Every message says what was wrong, which value, and what to do.
 
     TierstoreError
     ├── ConfigError          a setting is unknown, malformed or impossible      (also a ValueError)
@@ -93,8 +93,8 @@ class FolderBusyError(FolderError):
     """A live process owns the SSD folder.
 
     Attributes:
-        path: Of the file that it holds.
-        holder: What it says of itself; empty where it says nothing.
+        path: The file that the process holds.
+        holder: What that process says about itself; empty if nothing.
     """
 
     def __init__(self, path: str, holder: str) -> None:
@@ -119,7 +119,7 @@ class DeviceError(TierstoreError):
 
 
 class NoDeviceError(DeviceError):
-    """A GPU was asked for, and there is none, or no driver or package to use it with."""
+    """A GPU was asked for, but there is none, or no driver or package to use it with."""
 
 
 class DeviceMemoryError(DeviceError, MemoryError):
@@ -127,7 +127,7 @@ class DeviceMemoryError(DeviceError, MemoryError):
 
 
 class NoPackageError(TierstoreError, ImportError):
-    """A package that an extra of this one brings is needed, and not installed."""
+    """A package that one of tierstore's extras installs is needed, and missing."""
 
 
 class AddressError(TierstoreError):

@@ -1,6 +1,6 @@
-"""The verbs of one namespace: what a caller holds. Checks what it is given, then starts a request and returns.
+"""The verbs of one namespace. Each checks its arguments, starts a request and returns.
 
-Made by `tierstore.store`; awaited in `tierstore.aio`. Moves nothing itself and never blocks, but for `clear`.
+Handles are made by `tierstore.store`; `tierstore.aio` awaits them. They move no bytes, and only `clear` blocks.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ NO_PARENT = bytes(HASH_NBYTES)
 class NamespaceHandle:
     """The verbs of one namespace. Made by `Store.namespace`; may be used from any thread.
 
-    Hashes are given in prefix order, each once: a sequence of 32-byte hashes, or uint8[n, 32]. Buffers are an
-    engine's cache bound as a `PagedKV`, or one array or tensor whose first axis counts blocks (or a sequence of
-    such, one a page of the layout), in the layout's dtype or as raw bytes, C-contiguous within a block. They must
-    stay untouched until the transfer is done.
+    Hashes are a sequence of 32-byte hashes, or uint8[n, 32], in prefix order and without repeats. Buffers are an
+    engine's cache bound as a `PagedKV`, or one array or tensor whose first axis counts blocks, or a sequence of
+    such arrays, one for each page of the layout. Arrays have the layout's dtype or hold raw bytes, and are
+    C-contiguous within a block. The caller must not touch the buffers until the transfer is done.
 
     Attributes:
-        namespace: Whose blocks.
-        generation: The living one; `begin_next` moves on to another.
+        namespace: The namespace that the blocks belong to.
+        generation: The current one; `clear` begins the next.
     """
 
     def __init__(self, house: House, namespace: Namespace, generation: Generation, begin_next: BeginNext) -> None:
@@ -57,7 +57,7 @@ class NamespaceHandle:
         self._prefetching = PrefetchPolicy.of(house.config.prefetch)
 
     def lookup(self, hashes: Sequence[bytes] | UInt8Array) -> int:
-        """How many blocks from the first are usable without a hole. Pins nothing and moves nothing."""
+        """The number of blocks usable from the first, up to the first hole. Pins nothing and moves nothing."""
         return self._engine.leading(self.generation.number, as_hashes(hashes))
 
     def presence(self, hashes: Sequence[bytes] | UInt8Array) -> list[Presence]:
@@ -69,7 +69,7 @@ class NamespaceHandle:
         return scheduling.places(self._engine, self.generation.number, as_hashes(hashes))
 
     def held(self) -> tuple[int, int]:
-        """How many blocks are in host memory, and on SSD. Takes a few ms for a million blocks, in slices."""
+        """The numbers of blocks in host memory and on SSD. Takes a few ms for a million blocks, in slices."""
         return catalogue.held(self._engine, self.generation.number)
 
     def put(
@@ -86,15 +86,15 @@ class NamespaceHandle:
         """Store blocks. Done when they are readable; with `durable`, when they are on disk and synced.
 
         Args:
-            hashes: Whose blocks.
+            hashes: Hashes of the blocks.
             buffers: The bytes.
-            block_ids: The row of each block in the buffers; None where block i is row i.
+            block_ids: The row of each block in the buffers. None: block i is row i.
             parent: Hash of the block before the first; zeros at the start of a chain.
-            durable: Wait for the disk. REJECTED where there is no SSD tier.
-            after: Copy only after this event, of the store or of the framework whose tensors these are, such as a
-                ``torch.cuda.Event``; or one for each page group of the cache, which holds that group alone. None: after
-                what the calling thread has enqueued on the device so far.
-            deadline_seconds: End by then.
+            durable: Wait for the disk. Without an SSD tier the blocks are REJECTED.
+            after: The copy waits for this event, one of the store or of the tensors' framework, such as a
+                ``torch.cuda.Event``. A sequence has one event for each page group, which delays that group alone.
+                None: wait for everything that the calling thread has enqueued on the device so far.
+            deadline_seconds: The put ends by then.
 
         Raises:
             LayoutError, IdentityError, ClosedError: Before anything has happened.
@@ -113,15 +113,15 @@ class NamespaceHandle:
         after: object = None,
         deadline_seconds: float | None = None,
     ) -> Transfer:
-        """Load the longest prefix there is; `leading` of the result says how long. Rows behind it are not written.
+        """Load the longest prefix available; `leading` of the result is its length. Rows behind it are not written.
 
         Args:
-            hashes: Whose blocks.
-            buffers: Where to.
-            block_ids: The place of each block in the cache, or of each row of ids that it was bound with a sequence of
-                them; None where block i is row i.
+            hashes: Hashes of the blocks.
+            buffers: The memory to load into.
+            block_ids: The place of each block in the cache, or a sequence of such rows, one for each row of ids that
+                the cache was bound with. None: block i is row i.
             after: As for `put`.
-            deadline_seconds: Load what is ready by then, and no more.
+            deadline_seconds: Load only what is ready by then.
 
         Raises:
             LayoutError, IdentityError, ClosedError: Before anything has happened.
@@ -131,14 +131,14 @@ class NamespaceHandle:
         return self._start(openings.getting(keys), keys, memory, deadline_seconds)
 
     def acquire(self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None) -> Lease:
-        """Lend the slots of the longest prefix there is to who copies for himself. Does not block.
+        """Lend the slots of the longest prefix available to a caller that copies by itself. Does not block.
 
-        The blocks can neither be evicted nor change until the lease is released. What is lent at the same time is at
-        most half of the pool; beyond it the prefix is cut short.
+        The blocks are pinned and cannot change until the lease is released. At most half of the pool is lent at a
+        time; beyond that the prefix is cut short.
 
         Args:
-            hashes: Whose blocks.
-            deadline_seconds: Lend what is ready by then, and no more.
+            hashes: Hashes of the blocks.
+            deadline_seconds: Lend only what is ready by then.
 
         Raises:
             IdentityError, ClosedError: Before anything has happened.
@@ -156,9 +156,9 @@ class NamespaceHandle:
         durable: bool = False,
         deadline_seconds: float | None = None,
     ) -> Reservation:
-        """Lend slots for blocks that nobody holds, to be filled by who asks, and then committed. Does not block.
+        """Lend slots for blocks that the store lacks. The caller fills them and commits. Does not block.
 
-        Until then look-ups say PENDING, and who gets or puts these blocks waits. See `put` and `acquire`.
+        Until the commit, look-ups return PENDING, and gets and puts of these blocks wait. See `put` and `acquire`.
         """
         keys = as_hashes(hashes)
         parents = _parents(parent, keys)
@@ -170,12 +170,12 @@ class NamespaceHandle:
     def prefetch(
         self, hashes: Sequence[bytes] | UInt8Array, *, deadline_seconds: float | None = None, priority: int = 0
     ) -> Transfer:
-        """Bring a prefix from SSD into host memory, behind every get, into free or cold slots only.
+        """Read a prefix from SSD into host memory, after every get, into free or cold slots only.
 
         Args:
-            hashes: Whose blocks.
-            deadline_seconds: End by then; None for what ``prefetch.policy`` says.
-            priority: Of the prefetches that wait, the highest go first, and of equal ones the nearest deadline.
+            hashes: Hashes of the blocks.
+            deadline_seconds: The prefetch ends by then. None: as ``prefetch.policy`` says.
+            priority: Queued prefetches run by highest priority, then by nearest deadline.
 
         Raises:
             IdentityError, ConfigError, ClosedError: Before anything has happened.
@@ -188,7 +188,7 @@ class NamespaceHandle:
     def may_start(self, prefetch: Transfer) -> bool:
         """Whether the request of a prefetch may start now, as ``prefetch.policy`` says. Does not block.
 
-        With ``best-effort`` it always may, and what has not begun is withdrawn; else once the prefetch is done.
+        With ``best-effort`` it always may, and reads not begun are cancelled; else once the prefetch is done.
         """
         if not self._prefetching.waits:
             prefetch.cancel()
@@ -202,19 +202,19 @@ class NamespaceHandle:
         *,
         session_id: int = 0,
     ) -> None:
-        """Say which requests wait in an engine: their blocks are kept, and read from SSD ahead of their turn.
+        """Tell the store which requests wait in an engine: it keeps their blocks and reads them from SSD in advance.
 
-        Tell what has changed since the last call. Never waits for a copy, and promises nothing: a get says what is
-        there. Of blocks that wait, those of the last request leave host memory first, after all that nobody waits for.
+        Pass what has changed since the last call. Never waits for a copy, and promises nothing: only a get tells what
+        is there. Blocks that no request waits for are evicted first, then those of the last request in the queue.
 
         Args:
             added: (rank, hashes) of requests that wait now, nearest first. Ranks only grow, over all namespaces of the
-                session; the newest may be named again with the blocks that follow.
-            removed: Ranks that wait no longer: given up, or started and their get has been called.
-            session_id: Whose queue, where engines share a store and take turns; `Store.end_session` ends it.
+                session; the newest may be named again to add the blocks that follow.
+            removed: Ranks that no longer wait: cancelled, or started, with their get called.
+            session_id: Names the engine's queue if several share a store; `Store.end_session` ends it.
 
         Raises:
-            RankError: A rank is not newer than those before it. What was named before it counts.
+            RankError: A rank is not newer than those before it. The requests named before it were taken.
             IdentityError, ClosedError: Before anything has happened.
         """
         waiting = [(rank, as_hashes(hashes)) for rank, hashes in added]
@@ -228,16 +228,16 @@ class NamespaceHandle:
         deadline_seconds: float | None = None,
         from_tail: bool = False,
     ) -> LoadAdvice:
-        """What of a prompt is worth loading, as the links are now, against computing it. Moves nothing for the caller.
+        """Which part of a prompt is faster to load than to recompute, at the links' present speed. Copies nothing.
 
-        Get blocks [first, stop) of the advice, with `recompute_seconds` as the deadline, and compute the rest: then a
-        disk that slows down at that moment costs a request no more than that.
+        Get blocks [first, stop) of the advice, with `recompute_seconds` as the deadline, and compute the rest. If the
+        disk slows down at that moment, it costs the request no more than the deadline.
 
         Args:
             hashes: All blocks of the prompt.
-            computed_tokens: How many tokens of its head the engine holds itself.
-            deadline_seconds: Load only what can be there by then.
-            from_tail: The engine can load a tail while it computes the head; else what it loads is the head.
+            computed_tokens: How many tokens of the prompt's head the engine already holds.
+            deadline_seconds: Load only what can arrive by then.
+            from_tail: The engine can load a tail while it computes the head. False: it loads the head.
 
         Raises:
             IdentityError, ConfigError, ClosedError: Before anything has happened.
@@ -248,19 +248,19 @@ class NamespaceHandle:
         return scheduling.plan_load(self._engine, self.generation.number, wanted)
 
     def report_prefill(self, *, prefix_tokens: int, num_tokens: int, seconds: float) -> None:
-        """Say what computing has taken: `num_tokens` behind `prefix_tokens`. `plan_load` learns from it.
+        """Report the seconds that computing `num_tokens` behind `prefix_tokens` took; `plan_load` learns from it.
 
-        What is no measurement, such as the difference of a clock that was set back, is passed over.
+        Values that cannot be measurements, such as the difference of a clock that was set back, are ignored.
         """
         with self._engine.planning() as planner:
             prefill = planner.loading.prefill(self.namespace.fingerprint)
             prefill.report(prefix_tokens=prefix_tokens, num_tokens=num_tokens, seconds=seconds)
 
     def delete(self, hashes: Sequence[bytes] | UInt8Array) -> Transfer:
-        """Make blocks unknown, in this run at once and in later ones once the transfer is done.
+        """Delete blocks: unknown at once in this run, and after a restart once the transfer is done.
 
-        Outcomes: OK for a block that was known, MISS for one that was not. Anything else says that the SSD
-        could not take it down, and that a restart may find the block again. ReadOnlyError with ``ssd.read_only``.
+        Outcomes: OK for a block that was known, MISS for one that was not. Any other means that the deletion could
+        not be written to SSD, and that a restart may find the block again. ReadOnlyError with ``ssd.read_only``.
         """
         if self._house.config.ssd.read_only:
             raise ReadOnlyError("delete")
@@ -268,9 +268,9 @@ class NamespaceHandle:
         return self._engine.start(lambda planner: planner.delete(number, keys), num_blocks=len(keys), block_nbytes=0)
 
     def clear(self) -> None:
-        """Forget every block of the namespace, durably: nothing put before comes back. Blocks.
+        """Delete every block of the namespace, durably: nothing put before comes back. Blocks.
 
-        DiskError where it could not be written, and nothing is forgotten; ReadOnlyError with ``ssd.read_only``.
+        DiskError if this could not be written; then nothing is deleted. ReadOnlyError with ``ssd.read_only``.
         """
         self._begin_next(self)
 

@@ -1,7 +1,7 @@
-"""The store: namespaces, verbs that return transfers, and the life of the whole house.
+"""The store: opens and closes everything below it, and hands out namespaces. The entry point of the embedded library.
 
-The door of the embedded library. Every verb checks what it is given before anything happens, plans under
-the engine's lock and returns at once; bytes move on the links' threads. `tierstore.aio` awaits the same.
+Every verb of a namespace checks its arguments before anything happens, plans under the engine's lock and returns
+a transfer at once. The links' threads move the bytes. `tierstore.aio` has the same verbs for asyncio.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ class Store:
     """A hierarchical KV store in this process.
 
     Args:
-        config: A TOML file's path, or settings loaded already; None reads ``TIERSTORE_CONFIG`` and the rest
-            of the environment.
-        disk: Instead of the local folder ``ssd_dir``: another implementation of `tierstore.disk.base.Disk`.
-        device: Instead of the one that ``device_name`` names: another implementation of `tierstore.device.base.Device`.
+        config: Path of a TOML file, or loaded settings. None reads the file that ``TIERSTORE_CONFIG`` names and the
+            rest of the environment.
+        disk: An implementation of `tierstore.disk.base.Disk` to use instead of the local folder ``ssd_dir``.
+        device: An implementation of `tierstore.device.base.Device` to use instead of the one ``device_name`` names.
         device_pool: A contiguous tensor of the device that the caller lends for the device pool until the store is
-            closed, instead of the ``device_pool_size`` bytes that it would take.
+            closed. None: the store allocates ``device_pool_size`` bytes.
         settings: Single settings by argument name, such as ``host_size="1 GiB"`` or ``ssd_dir="kv-cache"``;
-            they win over all else.
+            they override all others.
 
     Attributes:
         config: Every setting.
         opened_at: Unix time.
-        monitor_address: Where metrics and the status page are served, ``host:port``; None where they are not.
+        monitor_address: Where metrics and the status page are served, ``host:port``; None if they are not.
 
     Raises:
         ConfigError: A setting is unknown or impossible.
         AddressError: ``monitor.address`` cannot be listened on.
         MemoryLimitError: The pool does not fit the memory it may take.
-        FolderError: The SSD folder cannot be used, is owned by a live process or of another format.
+        FolderError: The SSD folder cannot be used, is owned by a live process or has another format.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Store:
         self._owner_pid = os.getpid()
         self._standing = ExitStack()
         self._shield = Shield()
-        with ExitStack() as undo:  # also of an exception from a signal handler, while the floors are being built
+        with ExitStack() as undo:  # also after a signal handler's exception while the store is being built
             undo.callback(self._shield.close)
             undo.callback(self._shield.later, self._standing.close)
             self._shield(lambda: self._build(disk, device, device_pool))
@@ -109,11 +109,11 @@ class Store:
         self.monitor_address = show(self, self._standing)
 
     def namespace(self, namespace: Namespace) -> NamespaceHandle:
-        """The verbs of one namespace. Blocks on the manifest the first time; the same handle ever after.
+        """The verbs of one namespace. The first call blocks on the manifest; later calls return the same handle.
 
         Raises:
             ConfigError: A block is too large for the pool's slabs.
-            IdentityError: It is no `Namespace`.
+            IdentityError: The argument is not a `Namespace`.
             DiskError: The manifest cannot be written.
             ClosedError: The store is closed.
         """
@@ -128,7 +128,7 @@ class Store:
             if handle is None:
                 manifest = self._house.manifest
                 epoch = 0 if manifest is None else manifest.epochs.get(namespace.fingerprint, 0)
-                generation = self._open_generation(namespace, epoch)  # refuses what fits no slab
+                generation = self._open_generation(namespace, epoch)  # refuses blocks larger than a slab
                 with ExitStack() as undo:
                     undo.callback(self.engine.end_life, generation.number)
                     if manifest is not None:
@@ -168,34 +168,34 @@ class Store:
 
     @property
     def engine(self) -> Engine:
-        """The engine; for those who measure."""
+        """The engine; for measurements."""
         return self._house.engine
 
     @property
     def pool(self) -> HostPool:
-        """The host pool's memory; for those who measure."""
+        """The host pool's memory; for measurements."""
         return self._house.pool
 
     @property
     def device(self) -> Device:
-        """Whose caches are copied."""
+        """The device whose caches are copied."""
         return self._house.device
 
     def flush(self) -> Transfer:
         """Make everything put so far durable, write-backs included. Does not block.
 
-        The result has one outcome: IO_ERROR where a write or a sync has failed since a flush last ended, else OK.
-        Write-backs that were not admitted or dropped for want of room do not count; where there is no SSD tier every
-        put ends the wait.
+        The result has one outcome: IO_ERROR if a write or a sync has failed since a flush last ended, else OK.
+        Write-backs that were not admitted, or were dropped for lack of room, do not count. Without an SSD tier the
+        flush waits only for puts to end.
         """
         return self.engine.start(lambda planner: planner.flush(), num_blocks=1, block_nbytes=0)
 
     def end_session(self, session_id: int) -> None:
-        """Forget which requests wait in an engine that has gone; see `NamespaceHandle.hint`. Does not block."""
+        """Forget the waiting requests of an engine that has gone; see `NamespaceHandle.hint`. Does not block."""
         scheduling.end_session(self.engine, session_id)
 
     def metrics(self) -> dict[str, float]:
-        """Every metric now, by its name in Prometheus's form, such as ``tierstore_link_bytes_total{link="load"}``."""
+        """Every metric now, by its Prometheus name, such as ``tierstore_link_bytes_total{link="load"}``."""
         return self.read_metrics().snapshot()
 
     def metrics_text(self) -> str:
@@ -203,11 +203,11 @@ class Store:
         return self.read_metrics().render()
 
     def read_metrics(self) -> Metrics:
-        """Every metric now, in a copy of the caller's own."""
+        """Every metric now, in a copy that belongs to the caller."""
         return self._shield(self._metrics)
 
     def _metrics(self) -> Metrics:
-        """A copy, so that nothing is written out under the lock."""
+        """Return a copy, so that nothing is rendered under the lock."""
         ssd, metrics = self._house.ssd, self._house.metrics
         codec_seconds = [] if ssd is None else ssd.take_codec_seconds()
         with self.engine.planning() as planner:
@@ -224,15 +224,15 @@ class Store:
         return copied
 
     def count_in(self, counted: Callable[[], Metrics]) -> None:
-        """Add what others have counted to every copy of the metrics, as long as this store is open.
+        """Add metrics that other parts count to every copy of the metrics, while this store is open.
 
         Args:
-            counted: Called for each copy, on its reader's thread; must not block.
+            counted: Called for each copy, on the thread that reads it; must not block.
         """
         self._counted.append(counted)
 
     def health(self) -> dict[str, TierHealth]:
-        """How far each tier takes part, by its name, since when and why; "ssd" only where there is an SSD tier."""
+        """The health of each tier by its name: in service or not, since when and why. "ssd" only with an SSD tier."""
         return self._shield(self._health)
 
     def _health(self) -> dict[str, TierHealth]:
@@ -245,7 +245,7 @@ class Store:
         return health
 
     def check(self) -> None:
-        """Assert every invariant of the mind; for tests. Costs a pass over all blocks under the lock."""
+        """Assert every invariant of the planner; for tests. Costs a pass over all blocks under the lock."""
         self._shield(self._check)
 
     def _check(self) -> None:
@@ -253,9 +253,9 @@ class Store:
             planner.check()
 
     def close(self) -> None:
-        """Finish what is under way, sync, let go of memory, threads and files. Blocks; may be called twice.
+        """Finish what is in flight, sync, release memory, threads and files. Blocks; may be called twice.
 
-        In a forked child it does nothing: all of that is the parent's.
+        In a forked child it does nothing: all of these belong to the parent.
         """
         atexit.unregister(self.close)
         if os.getpid() != self._owner_pid:

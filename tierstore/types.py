@@ -1,6 +1,6 @@
-"""The words that cross floors: outcomes, priorities, jobs, results and plans.
+"""The types that all layers share: outcomes, priorities, jobs, results and plans.
 
-Plain data: no behaviour beyond construction. Arrays are numpy's, named in annotations only.
+Plain data: no behaviour beyond construction. numpy is imported for annotations only.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ PAGE_NBYTES = 4096
 JobId = NewType("JobId", int)
 RequestId = NewType("RequestId", int)
 NO_REQUEST = RequestId(-1)
-"""Of the planner's own requests, and of jobs that touch no caller's pages."""
+"""Marks the planner's own requests, and jobs that touch no caller's pages."""
 
 
 class TierName(StrEnum):
     """A tier that holds blocks, nearest to the engine first."""
 
     BORROWER = "borrower"
-    """Memory that others copy from and to by themselves, in slots that they are lent; it holds no blocks."""
+    """Memory of a borrower, who copies from and to lent slots by himself; it holds no blocks."""
     DEVICE = "device"
     DEVICE_POOL = "device-pool"
     HOST = "host"
@@ -70,7 +70,7 @@ class TierName(StrEnum):
 
 
 class Presence(IntEnum):
-    """What `lookup` knows of one block."""
+    """What `NamespaceHandle.presence` knows of one block."""
 
     MISS = 0
     PENDING = 1
@@ -84,7 +84,7 @@ class Outcome(IntEnum):
     OK = 0
     MISS = 1
     REJECTED = 2
-    """Refused at once for want of room or by a limit; trying later may succeed."""
+    """Refused at once for lack of room or by a limit; a later try may succeed."""
     CORRUPT = 3
     IO_ERROR = 4
     CANCELLED = 5
@@ -104,7 +104,7 @@ class Generation:
     """One life of a namespace: its blocks between two `clear`s.
 
     Attributes:
-        number: The store's own number for (fingerprint, epoch); what the directory keys by.
+        number: The store's own number for (fingerprint, epoch); part of the directory's keys.
         fingerprint: 32 bytes; see `tierstore.keys.Namespace.fingerprint`.
         epoch: Counts the namespace's clears; kept in the folder's manifest.
         layout: What shapes the bytes of its blocks.
@@ -144,8 +144,8 @@ class Extents:
 class CopyJob:
     """Blocks to move one way between two neighbouring tiers.
 
-    Locations are int64 positions in the request on the caller's side, int32 pages of `PAGE_NBYTES` in a pool,
-    `Extents` on SSD. Of a write to SSD the worker reports the place; from SSD to SSD a block leaves its file.
+    Locations are int64 positions in the request on the caller's side, int32 pages of `PAGE_NBYTES` in a pool, and
+    `Extents` on SSD. A job from SSD to SSD rewrites blocks of a chunk file that is about to be reclaimed.
 
     Attributes:
         job_id: Unique in one run of the store.
@@ -158,8 +158,8 @@ class CopyJob:
         priority: Order in the link.
         dst_locations: See above; None for a write to SSD, whose worker chooses the place and reports it.
         request_id: The request whose pages a device job copies.
-        parents: uint8[n, 32]; each block's predecessor in its chain, zeros at a chain's start or unknown.
-        checksums: int64[n]; of a write from the host pool, the CRC32C that each block's bytes must have, -1 for any.
+        parents: uint8[n, 32]; each block's predecessor in its chain, zeros at a chain's start or if unknown.
+        checksums: int64[n]; for a write from the host pool, the CRC32C that each block's bytes must have, -1 for any.
     """
 
     job_id: JobId
@@ -189,7 +189,7 @@ class SyncJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TombstoneJob:
-    """Write down that blocks are deleted, so that no start finds them again.
+    """Record that blocks are deleted, so that no restart finds them.
 
     Attributes:
         job_id: Unique in one run; a record of the same identity counts only if its job's id is higher.
@@ -208,7 +208,7 @@ class TombstoneJob:
 
 @dataclass(frozen=True, slots=True)
 class DiscardJob:
-    """Give a whole chunk file back. No block of it is known or pinned any more."""
+    """Reclaim a whole chunk file. None of its blocks is known or pinned any more."""
 
     job_id: JobId
     file: int
@@ -232,14 +232,14 @@ class CopyResult:
 
     Attributes:
         job_id: The job.
-        outcomes: uint8[n] of `Outcome` in the job's order; of a sync or discard one, of a probe two: reading, writing.
-        dst_locations: Where a write put its blocks that are OK. Of tombstones only the file counts, -1 for none.
-        dst_free_nbytes: Bytes the tier can still take before it must reclaim; None where unknown.
+        outcomes: uint8[n] of `Outcome` in the job's order. A sync or discard has one, a probe two: reading, writing.
+        dst_locations: Where a write put its OK blocks. For tombstones only the file counts, -1 for none.
+        dst_free_nbytes: Bytes the tier can still take before it must reclaim; None if unknown.
         seconds: Wall time in the worker.
-        encoded_nbytes: Bytes that a write put on disk for its blocks; None where unknown.
-        fault: Why some of it failed, where that is the medium's fault and known.
-        in_doubt: Of a sync, the files that it, or one before it, could not make durable.
-        checksums: uint32[n]; CRC32C of the blocks' own bytes, as the borrower says who has filled their slots.
+        encoded_nbytes: Bytes that a write put on disk for its blocks; None if unknown.
+        fault: Why part of the job failed, if the medium is at fault and the reason is known.
+        in_doubt: For a sync, the files that it, or an earlier sync, could not make durable.
+        checksums: uint32[n]; CRC32C of the blocks' own bytes, as reported by the borrower that filled their slots.
     """
 
     job_id: JobId
@@ -273,14 +273,14 @@ class Plan:
     """What must happen next: jobs to start and requests that have ended.
 
     Attributes:
-        jobs: To submit, all or nothing.
-        lifts: Jobs already in a link that a get now waits for; to be served before prefetches.
-        withdraws: Jobs already in a link that nobody wants any more; drop them if still queued.
-        handed: Requests of whose blocks so many were handed to jobs; no more will be. Before `finished`.
-        finished: To resolve, after the jobs are submitted.
-        due: Whether upkeep waits for `tend`.
-        expire_at: When `expire` must be called for the sake of a tier; infinity: it need not.
-        notices: What an operator should read.
+        jobs: Jobs to submit; one that its link has no room for ends REJECTED.
+        lifts: Jobs already in a link that a get now waits for; they go before prefetches.
+        withdraws: Jobs already in a link that no request wants any more; drop them if still queued.
+        handed: Requests whose last job is known, with the number of blocks in their jobs. Told before `finished`.
+        finished: Requests to resolve, after the jobs are submitted.
+        due: Whether upkeep waits for a call of `tend`.
+        expire_at: When `expire` must be called for the sake of a tier; infinity if it need not.
+        notices: Messages for the operator.
     """
 
     jobs: list[Job] = field(default_factory=list)

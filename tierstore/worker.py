@@ -1,17 +1,16 @@
-"""The only place that makes threads: a named worker that runs what it is given, in priority order.
+"""Workers: named threads that run tasks in priority order. The only place that makes threads.
 
-Called by streams, links and the engine's timer. A worker is bounded and joined on close; what a task
-lets escape ends nothing but that task, is kept for the owner and told to `threading.excepthook`.
+Called by streams, links and the engine's timer. A worker's queue is bounded, and its threads are joined on close.
+An exception that escapes a task ends only that task; it is kept for the owner and passed to `threading.excepthook`.
 
-An exception that a signal handler raises in the middle of `submit` or `ask` (Ctrl-C) tears nothing apart: the lock
-is taken and given back by C alone, and threads are woken by a token that is put before the task it stands for, so
-that the worst that is left behind is a token for no task.
+A signal handler (Ctrl-C) may raise in the middle of `submit` or `ask`. That leaves the worker intact: `with` takes
+and releases the lock in C, and the token that wakes a thread is put before its task, so that at worst a token
+without a task is left behind.
 
-A program that ends without close must still end, and no thread may run on into the interpreter's
-finalization. So the threads are daemons to the interpreter, which would otherwise wait for them before
-anything could tell them to stop, and each worker is closed by `atexit`, newest first. An owner whose
-tasks wait for something registers its own close with `atexit` after it has made its workers: that one
-runs before theirs.
+A program that ends without close must still end, and no thread may run into the interpreter's finalization. The
+interpreter would wait for normal threads before anything could tell them to stop; so the threads are daemons, and
+`atexit` closes each worker, newest first. An owner whose tasks wait for something registers its own close with
+`atexit` after it has made its workers, so that it runs before theirs.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Threads that run tasks, lowest priority number first and in order of submission within one.
+    """Threads that run tasks, lowest priority number first, and in order of submission within one priority.
 
     Attributes:
         name: As given.
         capacity: As given.
-        failure: The first exception that a task let escape, or None.
+        failure: The first exception that escaped a task, or None.
 
     Args:
-        name: The threads' name; an index is added where there are several.
-        capacity: Tasks that may wait; `submit` refuses beyond it and never blocks.
-        threads: How many threads serve the queue; order of completion is only kept with one.
+        name: The threads' name; an index is added if there are several.
+        capacity: Tasks that may wait; beyond it `submit` refuses. It never blocks.
+        threads: How many threads serve the queue; only a single one completes tasks in order.
     """
 
     def __init__(self, name: str, *, capacity: int, threads: int = 1) -> None:
@@ -75,7 +74,7 @@ class Worker:
 
     @property
     def prompt(self) -> bool:
-        """Whether each task that waits has a thread that is about to run it."""
+        """Whether an idle thread is about to run each queued task."""
         return len(self._queue) <= self._num_idle
 
     def submit(self, task: Task, priority: int = 0, failed: Failed | None = None) -> bool:
@@ -84,11 +83,11 @@ class Worker:
         Args:
             task: What to run.
             priority: Smaller runs first.
-            failed: Told on the worker's thread what the task let escape, so that whoever waits is answered.
+            failed: Called on the worker's thread with the exception that escaped the task, to answer its waiters.
 
         Returns:
-            False where the task will not run: the queue is full, `close` has begun (also for a task that
-            submits from inside), or this process is a fork of the one whose threads these are.
+            False if the task will not run: the queue is full, `close` has begun (this also refuses tasks that
+            a task submits), or this process is a fork of the one that owns the threads.
         """
         if os.getpid() != self._owner_pid:
             return False
@@ -103,8 +102,8 @@ class Worker:
     def ask(self, task: Callable[[], T]) -> T:
         """Run a task on a thread of the worker, and return what it returns or raise what it raises. Blocks.
 
-        Where the worker is closed it is run here. An exception from a signal handler ends the waiting; the task is
-        then still run to its end, or was never queued.
+        If the worker does not take the task, the calling thread runs it. An exception from a signal handler ends the
+        wait; the task was then never queued, or still runs to its end.
         """
         question = _Question(task)
         return question.answer() if self.submit(question.work) else task()
@@ -112,12 +111,12 @@ class Worker:
     def close(self, patience_seconds: float = math.inf) -> bool:
         """Run what is queued, then join the threads. Blocks; a second call does nothing more.
 
-        Called by one of the worker's own tasks it only begins: a later call, at the latest the one at
-        exit, joins that thread. In a forked child it does nothing: the threads are the parent's.
+        A call by one of the worker's own tasks only begins the close; a later call, at the latest the one at exit,
+        joins that thread. In a forked child it does nothing: the threads belong to the parent.
 
         Returns:
-            Whether the threads have ended. One that hangs in a task for longer than `patience_seconds` is left to
-            the end of the process, and what is queued behind it is dropped.
+            Whether the threads have ended. A thread that hangs in a task for longer than `patience_seconds` is left
+            until the process ends, and the tasks queued behind it are dropped.
         """
         if os.getpid() != self._owner_pid:
             return True
@@ -148,7 +147,7 @@ class Worker:
             del queued, task, failed, error  # an idle thread keeps no memory of its last task alive
 
     def _attempt(self, task: Task) -> BaseException | None:
-        """Run a task; returns what it let escape, once that is kept and told."""
+        """Run a task; returns the exception that escaped it, once kept and passed to the hook."""
         try:
             task()
         except BaseException as error:  # noqa: BLE001 - the top of a worker: kept, told, never lost
@@ -171,9 +170,9 @@ class Worker:
 
 
 def attempt(task: Task) -> None:
-    """Run what is a caller's own: what it raises is told to `threading.excepthook`, and takes nobody with it.
+    """Run a caller's callback. What it raises is passed to `threading.excepthook` and affects nothing else.
 
-    On the main thread what is no Exception goes on: it is to end the program.
+    On the main thread, what is not an `Exception` (such as KeyboardInterrupt) is raised: it is to end the program.
     """
     try:
         task()
@@ -184,7 +183,7 @@ def attempt(task: Task) -> None:
 
 
 class _Question(Generic[T]):
-    """A task, and what came of it."""
+    """A task and its result."""
 
     def __init__(self, task: Callable[[], T]) -> None:
         self._task = task
@@ -202,7 +201,7 @@ class _Question(Generic[T]):
         self._ended.release()
 
     def answer(self) -> T:
-        """Wait for the end."""
+        """Wait for the task to end, and return or raise its result."""
         self._ended.acquire()
         error, self._error = self._error, None
         if error is not None:
