@@ -1,4 +1,4 @@
-"""Transfers awaited on the caller's loop. Called by the doors for asyncio; makes no thread and no loop."""
+"""Awaits transfers on the caller's loop. Called by the asyncio interfaces; makes no thread and no loop."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["answered", "granted", "settled"]
 
 
 async def settled(transfer: Transfer) -> TransferResult:
-    """Await a transfer; cancelled, withdraw it and wait until no copy touches its memory, then be cancelled.
+    """Await a transfer. If cancelled, cancel the transfer too, and return once no copy touches its memory.
 
-    One that has ended costs a turn of the loop all the same: whoever asks again and again starves nobody.
+    A transfer that has ended still costs one turn of the loop, so that a caller in a loop starves no other task.
     """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -37,10 +37,10 @@ async def settled(transfer: Transfer) -> TransferResult:
 
 
 async def answered(transfer: Transfer) -> TransferResult:
-    """The same for a call of a service, which is a task of its own: one that has ended costs no turn."""
+    """The same for a call of a service, which is a task of its own: a transfer that has ended costs no turn."""
     return transfer.result(0) if transfer.done() else await settled(transfer)
 
 
 async def granted(lease: Lease) -> Grant:
-    """Await the slots of a lease for a call of a service; those of blocks in host memory are there, and cost none."""
+    """Await the slots of a lease for a call of a service. If all blocks are in host memory, this costs no turn."""
     return lease.granted.result(0) if lease.granted.done() else await asyncio.wrap_future(lease.granted)

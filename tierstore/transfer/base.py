@@ -1,6 +1,6 @@
-"""The seam between the engine and what moves blocks: a link, one way between two neighbouring tiers.
+"""The interface between the engine and its links. A link moves blocks one way between two neighbouring tiers.
 
-Called by the engine outside its lock. A link never blocks its caller, answers every job it took exactly
+The engine calls links outside its lock. A link never blocks its caller. It answers every job it took exactly
 once, on a thread of its own, and owns the threads or the stream it needs.
 """
 
@@ -23,17 +23,17 @@ Done: TypeAlias = Callable[[CopyResult], None]
 
 
 class FarSide(Protocol):
-    """The caller's side of a request: what its copies are made from or to."""
+    """The caller's side of a request: the memory that its copies read or write."""
 
     @property
     def layers(self) -> Layers | None:
-        """Told of every load into the caller's memory; None where nobody waits for single ones."""
+        """Told of every load into the caller's memory; None if nobody waits for single page groups."""
 
     def complete(self, num_blocks: int) -> None:
-        """So many of its blocks were handed to jobs, some of which may still have to be submitted; no more will be."""
+        """The request's jobs cover `num_blocks` blocks and no job will be added; some may not be submitted yet."""
 
     def recall(self) -> None:
-        """The store closes: end soon whatever only the caller could end."""
+        """The store closes: end soon whatever otherwise only the caller could end."""
 
 
 class Link(Protocol):
@@ -41,19 +41,19 @@ class Link(Protocol):
 
     @property
     def num_queued(self) -> int:
-        """Jobs taken that wait for the link's thread, or on its stream; from any thread."""
+        """Jobs that wait for the link's thread or on its stream; from any thread."""
 
     def submit(self, job: Job, done: Done) -> bool:
-        """Take a job; False where there is no room for it, and then `done` is never called. Never blocks."""
+        """Take a job. False if there is no room for it; then `done` is never called. Never blocks."""
 
     def lift(self, job_id: JobId) -> None:
-        """Serve a queued job before others of its kind; nothing happens where it is not queued any more."""
+        """Serve a queued job before others of its kind; does nothing if it is no longer queued."""
 
     def withdraw(self, job_id: JobId) -> None:
         """Answer a job CANCELLED if it is still queued."""
 
     def close(self) -> bool:
-        """Finish what was taken and end the threads. Blocks. False where one hangs in a call and is left behind."""
+        """Finish the jobs taken and end the threads. Blocks. False if a thread hangs in a call and is left behind."""
 
 
 def ended(job: Job, outcome: Outcome) -> CopyResult:
@@ -62,7 +62,7 @@ def ended(job: Job, outcome: Outcome) -> CopyResult:
 
 
 def num_outcomes(job: Job) -> int:
-    """How many outcomes answer a job."""
+    """The number of outcomes in a job's result."""
     if isinstance(job, CopyJob | TombstoneJob):
         return len(job)
     return 2 if isinstance(job, ProbeJob) else 1

@@ -1,6 +1,6 @@
-"""What a request copies from or to: the caller's cache, its blocks, and the events that its copies wait for.
+"""The memory that a request copies from or to: the caller's cache, block ids, and the events that copies wait for.
 
-Checked when a verb is called, held by the engine until the request has ended, read by device links.
+It is checked when a verb is called. The engine holds it until the request has ended, and device links read it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CallerMemory:
     Attributes:
         kv: The cache.
         block_ids: int64[num_id_rows, n]; where each block of the request lies in it.
-        after: ``after[i]`` is done before the i-th page group is touched; one event holds all, none nothing.
+        after: ``after[i]`` is done before the i-th page group is touched. One event delays all groups, none no group.
         layers: Told of every load; None for a request that loads nothing.
     """
 
@@ -48,7 +48,7 @@ class CallerMemory:
             self.layers.complete(num_blocks)
 
     def recall(self) -> None:
-        """Copies that have begun end soon."""
+        """Do nothing: copies that have begun end soon."""
 
     @classmethod
     def check(
@@ -60,13 +60,13 @@ class CallerMemory:
         *,
         written: bool,
     ) -> CallerMemory:
-        """What a verb was given, or a LayoutError that says what does not fit.
+        """Check what a verb was given; raises a LayoutError that says what does not fit.
 
         Args:
             kv: The cache, or buffers bound as one.
             num_blocks: Blocks of the request.
-            block_ids: See `BlockIds`; None where block i is block i of the cache, and it holds no others.
-            after: See `CallerMemory`; None for a page group that nothing holds.
+            block_ids: See `BlockIds`. None: block i is block i of the cache, which holds no others.
+            after: See `CallerMemory`; None for a page group that waits for nothing.
             written: Whether blocks are loaded into the cache.
         """
         events = _check_events(after)
@@ -92,7 +92,7 @@ class CallerMemory:
 
 
 def _check_events(after: Sequence[object]) -> tuple[Event, ...]:
-    """What copies wait for, with an event that is done for each None among others."""
+    """The events that copies wait for; a None among others becomes an event that is done."""
     if all(event is None for event in after):
         return ()
     done = CpuEvent()
@@ -107,7 +107,7 @@ def _check_events(after: Sequence[object]) -> tuple[Event, ...]:
 
 
 def _check_ids(kv: PagedKV, num_blocks: int, block_ids: BlockIds) -> Int64Array:
-    """int64[num_id_rows, num_blocks]: block ids that the cache has."""
+    """int64[num_id_rows, num_blocks]: the block ids, checked to be in the cache."""
     try:
         ids = np.array(block_ids, np.int64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -125,7 +125,7 @@ def _check_ids(kv: PagedKV, num_blocks: int, block_ids: BlockIds) -> Int64Array:
 
 
 def _check_distinct(kv: PagedKV, ids: Int64Array) -> None:
-    """Refuse a place in the cache for two blocks, or for two parts of one."""
+    """Refuse ids that give one place in the cache to two blocks, or to two parts of one."""
     for rows in kv.sharing:
         values, counts = np.unique(ids[list(rows)], return_counts=True)
         if (counts > 1).any():

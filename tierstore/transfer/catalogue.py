@@ -1,6 +1,6 @@
-"""What lies on SSD, made known to the mind and read out of it. In slices, so that no lock hold grows with a folder.
+"""Tells the planner which blocks are on SSD, and reads that back. In slices, so that no lock hold grows with a folder.
 
-Called by the store when it opens a namespace, by the keeper of recency, and for quotas.
+Called by the store when it opens a namespace, by the writer of the recency file, and for quotas.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def usage(engine: Engine) -> list[Usage]:
 
 
 def held(engine: Engine, number: int) -> tuple[int, int]:
-    """Blocks of a generation in host memory, and on SSD."""
+    """The numbers of blocks of a generation in host memory and on SSD."""
     in_host = on_ssd = 0
     start: int | None = 0
     while start is not None:

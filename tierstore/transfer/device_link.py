@@ -1,7 +1,7 @@
 """Loads and stores: copies between a request's pages and slots of a pool, or two pools, on one stream of the device.
 
-Enqueues only. A page group is touched after the caller's event for it; a result is reported from the stream's
-own thread, once every copy before it has ended. Of a stream that has failed nothing is said to have moved.
+It only enqueues. A page group is touched after the caller's event for it. The stream's own thread reports a
+result once every copy before it has ended. Once a stream has failed, no copy on it is reported as OK.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DeviceLink:
 
     Args:
         device: Whose stream it uses.
-        pools: uint8[pool_nbytes] of each pool that jobs name: the host's, and the device's own where there is one.
+        pools: uint8[pool_nbytes] of each pool that jobs name: the host pool, and the device pool if there is one.
         memory: The caller's side of every open request; the engine's own mapping, read here.
         name: ``"load"`` or ``"store"``; names the stream's thread.
     """
@@ -53,11 +53,11 @@ class DeviceLink:
 
     @property
     def num_queued(self) -> int:
-        """Copies enqueued and not ended: a stream does not tell which one it has begun."""
+        """Copies enqueued and not ended, the running one included: a stream does not tell which one that is."""
         return len(self._inflight)
 
     def submit(self, job: Job, done: Done) -> bool:
-        """Enqueue the copy; its end is reported from the stream."""
+        """Enqueue the copy; the stream's thread reports its end."""
         assert isinstance(job, CopyJob), f"a device link moves blocks, not {job!r}"
         if len(self._inflight) >= _JOBS_MAX:
             return False
@@ -81,7 +81,7 @@ class DeviceLink:
         return True
 
     def _far_side(self, job: CopyJob) -> tuple[CallerMemory, Int64Array]:
-        """What a job copies from or to beside the slots of a pool, and its blocks there."""
+        """The memory at the other end of a job from its pool slots, and the job's blocks there."""
         if job.src is TierName.DEVICE_POOL and job.dst is TierName.HOST:
             pool, block_nbytes = self._pools[job.src], job.generation.layout.block_nbytes
             block_ids = np.asarray(job.src_locations, np.int64)[np.newaxis]
@@ -100,10 +100,10 @@ class DeviceLink:
         return report
 
     def lift(self, job_id: JobId) -> None:
-        """A stream keeps its order."""
+        """Does nothing: a stream keeps its order."""
 
     def withdraw(self, job_id: JobId) -> None:
-        """What is enqueued runs."""
+        """Does nothing: an enqueued copy runs."""
 
     def close(self) -> bool:
         """Finish the stream."""

@@ -1,7 +1,7 @@
-"""The engine: the one lock, around the planner. Verbs in, jobs to links, results back, transfers resolved.
+"""The engine: holds the one lock, around the planner. Takes verbs, submits jobs to links, resolves transfers.
 
-Under the lock nothing but the planner runs: no I/O, no device call, no callback, no logging. Jobs are
-submitted and transfers resolved outside it. Called by the store and by link threads.
+Under the lock only the planner runs: no I/O, no device call, no callback, no logging. The engine submits jobs
+and resolves transfers outside it. Called by the store and by link threads.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ _logger = logging.getLogger(__name__)
 
 _CLOSE_LOOK_SECONDS = 1.0
 _CLOSE_LOOKS = 30
-"""A close goes on without jobs of which none has ended in so many looks, or in one where the SSD has stalled."""
+"""A close stops waiting if no job has ended in this many looks, or in one look if the SSD has stalled."""
 
 
 class Engine:
-    """Runs the planner's plans.
+    """Carries out the planner's plans.
 
     Args:
-        planner: The mind; nobody else calls it.
-        links: What moves blocks.
+        planner: Called by this engine alone.
+        links: The links that move blocks.
         memory: The caller's side of every open request; links read it.
-        clock: Seconds; deadlines count on it.
-        new_timer: Makes what calls `expire` when the next deadline has come.
-        shield: Runs a caller's verbs where no signal handler can tear them apart.
+        clock: Seconds; deadlines are on this clock.
+        new_timer: Makes the timer that calls `expire` at the next deadline.
+        shield: Runs a caller's verbs where no signal handler can interrupt them half done.
 
     Attributes:
         shield: As given.
-        stuck: A thread hangs in a call that `close` did not wait for: what it uses must be left as it is.
+        stuck: A thread hangs in a call that `close` did not wait for. The memory and files it uses must be kept.
     """
 
     def __init__(
@@ -100,17 +100,17 @@ class Engine:
             self._planner.open_life(generation, slot_nbytes)
 
     def end_life(self, number: int) -> None:
-        """See `Planner.end_life`; returns once the last block that no copy holds is gone."""
+        """See `Planner.end_life`; returns once every block that no copy pins is gone."""
         with self._lock:
             self._planner.end_life(number)
         self._tend()
 
     def now(self) -> float:
-        """The time that deadlines count on."""
+        """The time on the clock of deadlines."""
         return self._clock()
 
     def leading(self, number: int, hashes: UInt8Array) -> int:
-        """Blocks from the first that are usable without a hole."""
+        """The number of blocks usable from the first, up to the first hole."""
         self._check_open()
         for first in range(0, len(hashes), SLICE_BLOCKS):
             piece = hashes[first : first + SLICE_BLOCKS]
@@ -141,10 +141,10 @@ class Engine:
         """Open a request and plan it slice by slice. Never waits for a copy.
 
         Args:
-            open_request: Called under the lock; its None (too many requests are open) is REJECTED.
+            open_request: Called under the lock. If it returns None (too many requests are open), all is REJECTED.
             num_blocks: Blocks of the request.
             block_nbytes: Bytes of each.
-            memory: What the request's copies are made from or to.
+            memory: The memory that the request's copies read or write.
             deadline: On the engine's clock.
         """
         self._check_open()
@@ -161,7 +161,7 @@ class Engine:
         deadline: float,
     ) -> None:
         with self._lock:
-            self._check_open()  # again: whoever closes has waited for all requests that he could see
+            self._check_open()  # again: a close waits only for the requests that were open when it began
             request = open_request(self._planner)
             if request is not None:
                 self._transfers[request.request_id] = transfer
@@ -181,7 +181,7 @@ class Engine:
             self._timer.arm(deadline)
 
     def tell(self, decide: Callable[[Planner, float], tuple[T, Plan]]) -> T:
-        """Have the planner take something in or decide it, and carry out what follows. Never waits for a copy."""
+        """Call the planner under the lock and carry out the plan it returns. Never waits for a copy."""
         self._check_open()
 
         def tell() -> T:
@@ -193,7 +193,7 @@ class Engine:
         return self.shield(tell)
 
     def look(self, judge: Callable[[Planner, float], T]) -> T:
-        """What the planner says of something, at this time; it changes nothing by that, and nothing follows."""
+        """Ask the planner something under the lock. It must change nothing; there is no plan to carry out."""
         self._check_open()
         with self._lock:
             return judge(self._planner, self._clock())
@@ -223,7 +223,7 @@ class Engine:
 
     def done(self, result: CopyResult) -> None:
         """A job has ended. Called by links, on their threads."""
-        if self.stuck:  # a call has come back that the close did not wait for
+        if self.stuck:  # the close did not wait for this call
             return
         with self._lock:
             plan = self._planner.complete(result, self._clock())
@@ -249,7 +249,7 @@ class Engine:
             self._run(plan)
 
     def expire(self) -> float:
-        """End what is past its deadline; returns the next one. Called by the timer, and by simulations."""
+        """End requests past their deadline; returns the next deadline. Called by the timer, and by simulations."""
         with self._lock:
             plan = self._planner.expire(self._clock())
             following = self._planner.next_deadline()
@@ -257,7 +257,7 @@ class Engine:
         return following
 
     def close(self) -> None:
-        """Refuse new verbs, let what is under way end, close the links. Blocks, yet for no call that hangs: `stuck`."""
+        """Refuse new verbs, let open requests end, close the links. Blocks, but for no call that hangs: see `stuck`."""
         with self._lock:
             if self._closing:
                 return

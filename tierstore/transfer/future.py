@@ -1,4 +1,4 @@
-"""What a verb returns: a transfer that will have a result. Made by the engine, waited for by callers."""
+"""Transfers: the futures that verbs return. Made by the engine, waited for by callers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TransferResult:
     """How a verb ended.
 
     Attributes:
-        leading: Blocks from the first that are usable without a hole.
+        leading: The number of blocks usable from the first, up to the first hole.
         codes: uint8[n] of `Outcome`, one a block.
         nbytes: Bytes of the blocks that are OK.
         seconds: From the call to the end.
@@ -68,10 +68,10 @@ class Transfer:
 
     Args:
         block_nbytes: Bytes of each block.
-        cancel: Withdraws it.
+        cancel: Cancels the request.
         num_blocks: Blocks of the request.
-        layers: Of a get.
-        help_out: Does on the calling thread what there is to do, if nobody has begun it. Called by who only waits.
+        layers: The page groups of a get; None for other verbs.
+        help_out: Runs queued work on a thread that only waits, if no other thread has begun that work.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class Transfer:
         return self._result is not None
 
     def result(self, timeout: float | None = None) -> TransferResult:
-        """Wait for the end. Blocks; without a timeout, on a thread other than the main one, it may do the work itself.
+        """Wait for the end. Blocks. Without a timeout, a thread other than the main one may do the work itself.
 
         Raises:
-            TimeoutError: It has not ended after `timeout` seconds; it goes on.
-            ForkError: It had not ended when this process was forked: it ends in the parent alone.
+            TimeoutError: The transfer has not ended after `timeout` seconds; it goes on.
+            ForkError: The transfer had not ended when this process was forked; it ends in the parent alone.
         """
         if self._result is None:
             check_owner(self._owner_pid)
@@ -115,7 +115,7 @@ class Transfer:
         return self._result
 
     def _sleep(self, seconds: float) -> None:
-        """Wait on a lock of one's own: one that an exception leaves behind is in nobody's way."""
+        """Wait on a lock of this call's own: if an exception leaves it behind, it blocks no other waiter."""
         sleeper = threading.Lock()
         sleeper.acquire()
         self._sleepers.append(sleeper)
@@ -124,15 +124,15 @@ class Transfer:
         self._sleepers.remove(sleeper)
 
     def layer_ready(self, group: int) -> LayerEvent:
-        """Of a get, the event after which one page group of the caller's cache holds all that the get brings.
+        """For a get: the event after which a page group of the caller's cache holds all blocks that the get loads.
 
-        A cache is bound with as many groups as an engine wants events: see `PagedKV.bind`. Does not block.
+        `PagedKV.bind` sets how many groups a cache has, and so how many events. Does not block.
         """
         assert self._layers is not None, "only a get brings layers"
         return self._layers.event(group)
 
     def cancel(self) -> None:
-        """Withdraw what has not begun. Does not block: the transfer is done once no copy touches its memory.
+        """Cancel copies that have not begun. Does not block: the transfer is done once no copy touches its memory.
 
         Raises:
             ForkError: As `result` does.
@@ -142,16 +142,16 @@ class Transfer:
             self._cancel(self)
 
     def add_done_callback(self, callback: Callable[[Transfer], None]) -> None:
-        """Call back when done, in order, on a thread of the store, or here if it is done. Must not block.
+        """Call back when done, in order, on a thread of the store; at once if it is done. Must not block.
 
-        What a callback raises is told to `threading.excepthook` and ends nothing else.
+        What a callback raises is passed to `threading.excepthook` and affects nothing else.
         """
         self._callbacks.append(callback)
         if self._result is not None and callback in self._callbacks:
             self.call_back()
 
     def call_back(self) -> None:
-        """Tell those who asked for it that it is done."""
+        """Run the callbacks of a transfer that is done."""
         while self._callbacks:
             try:
                 callback = self._callbacks.pop(0)
@@ -169,7 +169,7 @@ class Transfer:
         self.call_back()
 
     def settle(self, leading: int, codes: UInt8Array) -> None:
-        """The same, for one who holds locks that are not his own: another thread is to `call_back`."""
+        """The same without the callbacks, for a caller that holds other locks; another thread must `call_back`."""
         assert self._result is None, "a transfer ends once"
         seconds = time.perf_counter() - self._begun
         num_ok = len(codes) - int((codes != Outcome.OK).sum())

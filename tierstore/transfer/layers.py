@@ -1,6 +1,6 @@
-"""Which page groups of a get are in place: what lets an engine start with one layer while the next still moves.
+"""Tracks which page groups of a get are loaded, so that an engine can start on one layer while the next still moves.
 
-Fed by the load link with the device's events, ended with the transfer, waited for by the caller. Copies nothing.
+The load link adds the device's events, the transfer's end ends it, and the caller waits on it. Copies nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["LayerEvent", "Layers"]
 class Layers:
     """The page groups of one get.
 
-    A get may be loaded by several copies, as its blocks come from SSD; a group is in place once all of them have
-    passed it and no more will come.
+    Several copies may load one get, as its blocks arrive from SSD. A group is in place once all copies have passed
+    it and no more will come.
 
     Args:
         num_groups: Page groups of the caller's cache.
@@ -37,19 +37,19 @@ class Layers:
         self._lock = threading.Lock()
 
     def complete(self, num_blocks: int) -> None:
-        """So many blocks were handed to copies, some of which may still have to be enqueued, and no more will be."""
+        """The get's copies cover `num_blocks` blocks and no copy will be added; some may not be enqueued yet."""
         self._num_wanted = num_blocks
         self._look()
 
     def add(self, events: Sequence[Event], num_blocks: int) -> None:
-        """A copy of some blocks has been enqueued, with an event a group."""
+        """A copy of `num_blocks` blocks has been enqueued, with one event for each group."""
         with self._lock:
             self._copies.append(events)
             self._num_blocks += num_blocks
         self._look()
 
     def end(self) -> None:
-        """The get has ended: what has not come will not."""
+        """The get has ended: blocks that have not come will not."""
         self.complete(0)
 
     def event(self, group: int) -> LayerEvent:
@@ -58,13 +58,13 @@ class Layers:
         return LayerEvent(self, group)
 
     def copies(self, group: int, timeout: float | None) -> list[Event] | None:
-        """Every copy's event of a group once no more copies will come; None where that takes too long. Blocks."""
+        """Each copy's event for a group, once no more copies will come; None if that takes too long. Blocks."""
         if not self._complete.wait(timeout):
             return None
         return [events[group] for events in self._copies]
 
     def _look(self) -> None:
-        """Wake who waits for the last copy, if it has been enqueued."""
+        """Wake the waiters if the last copy has been enqueued."""
         with self._lock:
             enough = self._num_wanted is not None and self._num_blocks >= self._num_wanted
             if enough and not self._complete.done():
@@ -72,10 +72,10 @@ class Layers:
 
 
 class LayerEvent:
-    """One page group of a get: done once it holds every block that the get brings.
+    """One page group of a get: done once it holds every block that the get loads.
 
-    An `Event` as a device's own, so that it can be waited for, given to a verb as `after`, and put before other
-    work with ``stream.wait``. Which blocks came says the transfer's result, which may come later.
+    It is an `Event` like a device's own: it can be waited for, passed to a verb as `after`, and put before other
+    work with ``stream.wait``. The transfer's result, which may come later, says which blocks were loaded.
     """
 
     def __init__(self, layers: Layers, group: int) -> None:
@@ -96,9 +96,9 @@ class LayerEvent:
         )
 
     def copies(self, timeout: float | None = None) -> list[Event] | None:
-        """The device's own events that make it up, once every copy has been enqueued; None where that takes too long.
+        """The device events it consists of, once every copy has been enqueued; None if that takes too long.
 
-        For an engine whose own stream waits for them, so that no thread has to. Blocks until the blocks that come from
-        SSD have been read.
+        For an engine whose own stream waits for them, so that no thread has to. Blocks until all blocks on SSD
+        have been read.
         """
         return self._layers.copies(self._group, timeout)

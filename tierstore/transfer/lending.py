@@ -1,8 +1,7 @@
-"""Slots of the host pool in others' hands: leases to copy from, reservations to fill.
+"""Lends slots of the host pool: leases to copy from, reservations to fill.
 
-For processes that map the pool and copy for themselves. To the mind a borrower is one more far side of the pool:
-a lease is a get, and a reservation a put, whose copies end when the borrower says so. Made by the handles; the
-service gives them to its sessions.
+For borrowers, which map the pool and copy by themselves. For the planner a lease is a get, and a reservation a put,
+whose copies end when the borrower says so. Namespace handles make them; the service keeps them in its sessions.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ __all__ = ["Grant", "Lease", "LendingLink", "Reservation"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grant:
-    """Slots, one a row.
+    """Lent slots, one a row.
 
     Attributes:
-        positions: int64[k]; whose slots, among the hashes asked for, ascending. Of a lease always 0 to k-1.
+        positions: int64[k]; each slot's block, as its position in the hashes asked for, ascending. 0 to k-1 in a lease.
         offsets: int64[k]; where each slot begins in the pool, in bytes.
-        generations: uint32[k]; of each slot. Another number there after a copy says that the slot has been given to
-            another block meanwhile, and that what was copied is worth nothing.
+        generations: uint32[k]; the number of each slot when it was lent. If the pool holds another number after a
+            copy, the slot has been given to another block, and the copy is worthless.
     """
 
     positions: Int64Array
@@ -47,14 +46,14 @@ class Grant:
 
 
 class _Loan:
-    """One request whose copies a borrower makes; the engine and the lending link call it from their threads.
+    """A request whose copies a borrower makes. The engine and the lending link call it from their threads.
 
     Args:
         slot_generations: uint32, one a page of the pool.
-        shield: Runs what ends it where no signal handler can tear it apart.
+        shield: Runs the end of the loan where no signal handler can interrupt it half done.
 
     Attributes:
-        granted: The slots, once no more will come.
+        granted: The slots, once no more will be added.
     """
 
     layers = None
@@ -67,10 +66,10 @@ class _Loan:
         self._num_lent = 0
         self._num_handed: int | None = None
         self._told = False
-        self._outcome: Outcome | None = None  # how it has ended
+        self._outcome: Outcome | None = None  # of the loan, once it has ended
         self._checksums: UInt32Array | None = None
         self.granted: Future[Grant] = Future()
-        self.granted.set_running_or_notify_cancel()  # from now on whoever waits can be cancelled, and it cannot
+        self.granted.set_running_or_notify_cancel()  # a waiter can be cancelled, the future cannot
         self._transfer: Transfer | None = None
 
     def begin(self, start: Callable[[FarSide], Transfer]) -> None:
@@ -85,7 +84,7 @@ class _Loan:
         return self._transfer
 
     def lend(self, job: CopyJob, done: Done) -> None:
-        """Its slots, which are the borrower's until he has ended the loan."""
+        """Lend the slots of a job; the borrower has them until he ends the loan."""
         with self._lock:
             self._num_lent += len(job)
             outcome = self._outcome
@@ -96,7 +95,7 @@ class _Loan:
         self._look()
 
     def complete(self, num_blocks: int) -> None:
-        """No more slots will come than so many."""
+        """No more than `num_blocks` slots will be lent."""
         with self._lock:
             if self._num_handed is None:
                 self._num_handed = num_blocks
@@ -123,7 +122,7 @@ class _Loan:
         return Grant(positions, pages * PAGE_NBYTES, self._slot_generations[pages])
 
     def _end(self, outcome: Outcome) -> None:
-        """End all of its copies, those that are still to come too; the first call counts."""
+        """End all copies of the loan, future ones included; only the first call counts."""
         with self._lock:
             if self._outcome is not None:
                 return
@@ -142,13 +141,13 @@ class _Loan:
 
 
 class Lease(_Loan):
-    """Blocks that stay where they are until it is released.
+    """Pins blocks in their slots until it is released.
 
-    `granted` has the longest prefix that there is, and that may be lent, once what lies on SSD has been read.
+    `granted` resolves once the blocks on SSD have been read. It has the longest prefix available that may be lent.
     """
 
     def release(self) -> None:
-        """Give the slots back, or those that still come. From any thread, once or often; does not block."""
+        """Return the slots, and those lent later at once. From any thread, once or often; does not block."""
         self._end(Outcome.OK)
         if self._transfer is not None:
             self._transfer.cancel()
@@ -157,18 +156,18 @@ class Lease(_Loan):
 class Reservation(_Loan):
     """Slots for a put whose bytes the borrower writes himself.
 
-    `granted` is there at once: slots for the blocks that nobody holds or is about to bring, and that fit.
+    `granted` resolves at once: slots for the blocks that are neither held nor in flight, as far as they fit.
     """
 
     def commit(self, checksums: UInt32Array | None = None) -> Transfer:
-        """Say that every slot is filled; the slots are no longer the borrower's.
+        """Declare every slot filled; the borrower must not touch the slots any more.
 
         Args:
-            checksums: uint32[k], the CRC32C of each granted block's bytes, compared with them before they are written
-                to SSD: a block that has changed meanwhile is dropped. None: whatever lies there counts.
+            checksums: uint32[k], the CRC32C of each granted block's bytes. They are compared before a write to SSD,
+                and a block that has changed meanwhile is dropped. None: the bytes are taken as they are.
 
         Returns:
-            The put; without an end before this call.
+            The put, which cannot end before this call.
         """
         if checksums is not None:
             count = len(self.granted.result(0))
@@ -178,21 +177,21 @@ class Reservation(_Loan):
         return self.transfer
 
     def lapse(self) -> None:
-        """Let nobody wait for it any longer: its blocks are unknown from now on, and a commit comes too late.
+        """Release all waiters: the blocks are unknown from now on, and a commit comes too late.
 
-        The slots stay the borrower's, who may be writing to them, until he commits or abandons. Does not block.
+        The borrower, who may be writing to the slots, keeps them until he commits or abandons. Does not block.
         """
         self.transfer.cancel()
 
     def abandon(self) -> Transfer:
-        """Give the slots back unfilled; whoever waited for these blocks is told that they do not come."""
+        """Return the slots unfilled; requests that waited for these blocks are told that they do not come."""
         self.lapse()
         self._end(Outcome.CANCELLED)
         return self.transfer
 
 
 class LendingLink:
-    """The way between host slots and borrowers: gives each job to the loan that it belongs to.
+    """The link between host slots and borrowers: passes each job to its loan.
 
     Args:
         loans: The far side of every open request; the engine's own mapping, read here.
@@ -203,7 +202,7 @@ class LendingLink:
 
     @property
     def num_queued(self) -> int:
-        """Nobody waits for slots: they are lent at once."""
+        """Always 0: slots are lent at once."""
         return 0
 
     def submit(self, job: Job, done: Done) -> bool:
@@ -215,13 +214,13 @@ class LendingLink:
         return True
 
     def lift(self, job_id: JobId) -> None:
-        """Borrowers go their own pace."""
+        """Does nothing: borrowers go at their own pace."""
 
     def withdraw(self, job_id: JobId) -> None:
-        """What is lent comes back when the borrower ends it."""
+        """Does nothing: lent slots come back when the borrower ends the loan."""
 
     def close(self) -> bool:
-        """There is no thread to end."""
+        """Does nothing: there is no thread to end."""
         return True
 
 

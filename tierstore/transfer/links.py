@@ -16,7 +16,7 @@ __all__ = ["Links"]
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """One link for each way between neighbouring tiers; None where there is no SSD tier, or nobody to lend to."""
+    """One link for each way between neighbouring tiers; None without an SSD tier, or without borrowers."""
 
     load: Link
     store: Link
@@ -53,5 +53,5 @@ class Links:
         return {name: 0 if link is None else link.num_queued for name, link in links.items()}
 
     def all(self) -> list[Link]:
-        """In the order in which they are closed: what feeds others first."""
+        """All links in the order of closing: a link that feeds others comes first."""
         return [link for link in (self.read, self.load, self.store, self.lend, self.write) if link is not None]

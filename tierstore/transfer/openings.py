@@ -1,4 +1,4 @@
-"""What each verb has the mind open, in a generation and by a deadline that the handle names."""
+"""For each verb, the call that opens its request in the planner. The handle passes the generation and the deadline."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def prefetching(keys: UInt8Array, priority: int) -> Opening:
 
 
 def lent(opening: Opening) -> Opening:
-    """Open a get or put whose copies the caller makes for himself, in slots that he is lent."""
+    """Open a get or put whose copies the caller makes by himself, in lent slots."""
     return lambda planner, number, deadline: planner.lent(opening(planner, number, deadline))

@@ -1,7 +1,7 @@
-"""What an engine's scheduler tells the store and asks it: who waits, and what is worth loading. In slices.
+"""Calls of an engine's scheduler: it tells which requests wait, and asks what is worth loading. In slices.
 
-Called by the handles; every step is one call of `Engine.tell` or one look under the lock, so that no hold grows
-with a queue or a prompt. Nothing here waits for a copy.
+Called by the handles. Every step is one call of `Engine.tell` or one look under the lock, so that no lock hold
+grows with a queue or a prompt. Nothing here waits for a copy.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def _hinted(
 
 
 def end_session(engine: Engine, session_id: int) -> None:
-    """See `Planner.end_session`; returns once nothing of it counts."""
+    """See `Planner.end_session`; returns once none of its requests counts."""
     engine.tell(lambda planner, now: (None, planner.end_session(session_id, now)))
 
 
 def plan_load(engine: Engine, number: int, wanted: LoadRequest) -> LoadAdvice:
-    """See `Loading.consider`; only a probe changes anything, so that the rest is asked on the caller's thread."""
+    """See `Loading.consider`. Only a probe changes anything; all else is asked on the caller's thread."""
     found = places(engine, number, wanted.hashes)
     advice, probe = engine.look(lambda planner, now: planner.plan_load(number, found, wanted, now))
     if probe:

@@ -1,7 +1,7 @@
-"""Reads and writes: jobs between host slots and the tier below, on worker threads.
+"""Reads and writes: runs jobs between host slots and the tier below on worker threads.
 
-Reads go by priority over several threads. Writes, syncs and discards go through one thread in order of
-submission: neighbouring writes become one call, neighbouring syncs one fdatasync (group commit).
+Several threads serve reads by priority. One thread serves writes, syncs and discards in order of submission;
+neighbouring writes become one call, neighbouring syncs one fdatasync (group commit).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class ReadLink:
     """Tier → host, by priority.
 
     Args:
-        tier: Read from.
+        tier: The tier to read from.
         name: The threads' name.
-        threads: Reads at once.
+        threads: Concurrent reads.
         capacity: Jobs that may wait.
     """
 
@@ -48,7 +48,7 @@ class ReadLink:
 
     @property
     def num_queued(self) -> int:
-        """Reads that no thread has begun."""
+        """Reads that no thread has begun yet."""
         return len(self._queued)
 
     def submit(self, job: Job, done: Done) -> bool:
@@ -57,10 +57,10 @@ class ReadLink:
         self._queued[job.job_id] = (job, done)
         if self._submit(job, done, job.priority):
             return True
-        return self._queued.pop(job.job_id, None) is None  # gone: it has been withdrawn, and so answered
+        return self._queued.pop(job.job_id, None) is None  # gone: it was withdrawn, and so is answered
 
     def _submit(self, job: CopyJob, done: Done, priority: Priority) -> bool:
-        # A job that was lifted is queued twice; whichever turn comes first takes it out of the dictionary.
+        # A lifted job is queued twice; the turn that comes first takes it out of the dictionary.
         def run() -> None:
             if self._queued.pop(job.job_id, None) is not None:
                 begun = time.perf_counter()
@@ -70,13 +70,13 @@ class ReadLink:
         return self._worker.submit(run, priority, lambda _error: done(ended(job, Outcome.IO_ERROR)))
 
     def lift(self, job_id: JobId) -> None:
-        """Give a queued prefetch a get's turn."""
+        """Raise a queued prefetch to the priority of a get."""
         queued = self._queued.get(job_id)
         if queued is not None:
             self._submit(*queued, Priority.GET)
 
     def withdraw(self, job_id: JobId) -> None:
-        """Answer CANCELLED where no thread has begun it."""
+        """Answer CANCELLED if no thread has begun the job."""
         queued = self._queued.pop(job_id, None)
         if queued is not None:
             job, done = queued
@@ -91,7 +91,7 @@ class WriteLink:
     """Host → tier, with its syncs and discards, in order.
 
     Args:
-        tier: Written to.
+        tier: The tier to write to.
         name: The thread's name.
         capacity: Jobs that may wait.
     """
@@ -109,14 +109,14 @@ class WriteLink:
         return len(self._queue)
 
     def submit(self, job: Job, done: Done) -> bool:
-        """Queue a job. Each one queued brings one turn of the worker; a turn may serve several."""
+        """Queue a job. Each queued job brings one turn of the worker; a turn may serve several jobs."""
         if self._worker.room == 0:
             return False
         with self._queue_lock:
             self._queue[job.job_id] = job, done
         if self._worker.submit(self._turn, failed=self._fail):
             return True
-        return self._drop(job.job_id) is None  # gone: an earlier turn has taken it along
+        return self._drop(job.job_id) is None  # gone: an earlier turn has served it
 
     def _turn(self) -> None:
         self._taken = self._take()
@@ -158,7 +158,7 @@ class WriteLink:
         return taken
 
     def _drop(self, job_id: JobId) -> tuple[Job, Done] | None:
-        """Take a job out of the queue; None where it is not in it."""
+        """Take a job out of the queue; None if it is not queued."""
         with self._queue_lock:
             return self._queue.pop(job_id, None)
 
@@ -168,10 +168,10 @@ class WriteLink:
             done(ended(job, Outcome.IO_ERROR))
 
     def lift(self, job_id: JobId) -> None:
-        """Writes keep their order."""
+        """Does nothing: writes keep their order."""
 
     def withdraw(self, job_id: JobId) -> None:
-        """Answer CANCELLED where the worker has not begun it."""
+        """Answer CANCELLED if the worker has not begun the job."""
         queued = self._drop(job_id)
         if queued is not None:
             job, done = queued
@@ -183,7 +183,7 @@ class WriteLink:
 
 
 def _is_alone(job: Job) -> bool:
-    """Whether no neighbour can be served together with a job."""
+    """Whether a job cannot be served together with its neighbours."""
     return isinstance(job, DiscardJob | ProbeJob)
 
 

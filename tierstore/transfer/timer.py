@@ -1,4 +1,4 @@
-"""One thread that sleeps until the next deadline and then calls. Started with the first deadline."""
+"""A timer: one thread that sleeps until the next deadline and then calls. The first deadline starts it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Alarm", "Timer"]
 
 
 class Alarm(Protocol):
-    """Calls back at a time: a `Timer`, or a test that says itself when it is time."""
+    """Calls back at a given time: a `Timer`, or a test that decides itself when the time has come."""
 
     def arm(self, deadline: float) -> None:
         """Make sure that the call comes at this time or sooner."""
@@ -68,7 +68,7 @@ class Timer:
             self._changed.notify()
         if self._worker is not None:
             self._worker.close(patience_seconds)
-        self._expire = _never  # lets go of whoever made this, which holds it in turn
+        self._expire = _never  # breaks the cycle with the owner, which holds this timer
 
     def _run(self) -> None:
         while True:
