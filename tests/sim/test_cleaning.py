@@ -152,6 +152,59 @@ def test_what_ssd_does_not_want_is_not_spared() -> None:
     assert not world.metrics.value(Metric.NOT_STORED_BLOCKS, "unwritten"), "they left in order of age, counted once"
 
 
+def lost(world: EngineWorld) -> dict[str, int]:
+    """Blocks that SSD did not take, by reason."""
+    reasons = ("not_admitted", "head_missing", "write_queue_full", "write_budget", "unwritten")
+    counts = {reason: int(world.metrics.value(Metric.NOT_STORED_BLOCKS, reason)) for reason in reasons}
+    return {reason: count for reason, count in counts.items() if count}
+
+
+def test_what_ssd_refuses_is_counted_once_however_often_it_is_looked_at() -> None:
+    """Each step counted its victims again, and each put and get as not admitted what is asked about later."""
+    world = EngineWorld(admission=AdmitLeaving(), limits=Limits(write_nbytes_per_day=1))
+    put(world, A)
+    put(world, chain("b", POOL_BLOCKS - 12))
+    assert held(world, chain("b", POOL_BLOCKS - 12)) == POOL_BLOCKS - 12
+    for step in range(4):
+        put(world, chain(f"{step}", 1))
+    assert lost(world) == {"write_budget": 12}
+
+
+UNWRITTEN = Limits(write_inflight_nbytes_max=0, cold_seconds=1.0)
+
+
+def test_what_the_window_gives_up_before_it_is_written_counts_as_lost() -> None:
+    world = EngineWorld(admission=AdmitLeaving(), limits=UNWRITTEN)
+    world.hint([(0, A)])
+    put(world, A)
+    put(world, chain("b", POOL_BLOCKS - 12))
+    put(world, chain("c", POOL_BLOCKS))
+    assert lost(world) == {"unwritten": POOL_BLOCKS}
+
+
+def test_what_a_prefetch_evicts_before_it_is_written_counts_as_lost() -> None:
+    world = EngineWorld(admission=AdmitLeaving(), limits=UNWRITTEN)
+    world.keep_on_ssd(A)
+    put(world, chain("b", POOL_BLOCKS))
+    world.clock.advance(2)
+    world.prefetch(A[:4])
+    world.settle()
+    assert lost(world) == {"unwritten": 4}
+
+
+def test_what_a_slab_loses_before_it_is_written_when_it_changes_hands_counts_as_lost() -> None:
+    world = EngineWorld(slot_pages=(1, 2), slab_pages=16, admission=AdmitLeaving(), limits=UNWRITTEN)
+    put(world, chain("b", 64))
+    world.clock.advance(2)
+    world.put(chain("large", 8), layout=1)
+    world.settle()
+    world.clock.advance(2)
+    world.put(chain("large", 8), layout=1)
+    world.settle()
+    assert world.num_in_host(chain("large", 8), layout=1) == 8
+    assert lost(world)["unwritten"] == 64 - world.num_in_host(chain("b", 64)) == 16
+
+
 def test_an_ssd_that_is_well_again_is_given_what_waits_at_once() -> None:
     """And what came meanwhile counts as not wanted no longer: the next put would have evicted it first."""
     world = EngineWorld(admission=AdmitLeaving())

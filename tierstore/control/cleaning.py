@@ -56,7 +56,7 @@ class Cleaning:
         self._lives = lives
         self._seen = self._now
         if write_back.asks_when_leaving:
-            mind.host.spare = self._spare
+            mind.host.cleaning = self
 
     @property
     def _now(self) -> tuple[int, int]:
@@ -118,7 +118,7 @@ class Cleaning:
         request.parents = np.where(above[:, None] >= 0, keys[above].view(np.uint8), np.uint8(0))
         self._write_back.offer(request, np.arange(len(entries)), plan, now, leaving=True)
 
-    def _spare(self, slot_class: int, count: int, victims: Int64Array, again: bool) -> Int64Array:
+    def spare(self, slot_class: int, count: int, victims: Int64Array, again: bool) -> Int64Array:
         """Who leaves instead of the next victims, so that none does that waits to be written while others can.
 
         Whoever asks for more than can leave is cut short anyhow. One who comes `again` is given what costs nothing,
@@ -132,9 +132,11 @@ class Cleaning:
         clean = victims[~waits][:count]
         if again and len(victims) < count and len(clean) and not mind.directory.window.num_blocks:
             return clean
-        unwritten = victims[waits][: count - len(clean)]
-        mind.not_stored("unwritten", len(unwritten))
-        return np.concatenate([clean, unwritten])
+        return np.concatenate([clean, victims[waits][: count - len(clean)]])
+
+    def leave(self, entries: Int64Array) -> None:
+        """Count those that leave for whatever reason while they wait to be written: they are lost."""
+        self._mind.not_stored("unwritten", int(np.count_nonzero(self._waits(entries))))
 
     def _waits(self, entries: Int64Array) -> BoolArray:
         """Which blocks only the host holds, and are to be written before they leave."""

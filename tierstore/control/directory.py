@@ -2,7 +2,7 @@
 
 One entry a block, in fixed-capacity numpy columns: its key in the index, its state and pins in each tier
 (`tierstore.control.entry`), where it lies in each, how it was used and who waits for it. The planner and its
-rooms call it under the engine's lock. 121 bytes an entry, policy included, at full capacity, of which a
+rooms call it under the engine's lock. 122 bytes an entry, policy included, at full capacity, of which a
 device pool alone touches 9.
 """
 
@@ -25,31 +25,45 @@ if TYPE_CHECKING:
 
     from tierstore.types import Int64Array, UInt64Array
 
-__all__ = ["AGAIN", "CHECKED", "PARKED", "PREFETCHED", "READ_BACK", "REWRITING", "SPURNED", "UNREADABLE", "Directory"]
+__all__ = [
+    "AGAIN",
+    "CHECKED",
+    "COUNTED",
+    "PARKED",
+    "PREFETCHED",
+    "READ_BACK",
+    "REWRITING",
+    "SPURNED",
+    "UNREADABLE",
+    "Directory",
+]
 
-PREFETCHED = np.uint8(1)
+PREFETCHED = np.uint16(1)
 """Flag of an entry that a prefetch brought in and that no get has used yet."""
 
-READ_BACK = np.uint8(2)
+READ_BACK = np.uint16(2)
 """Flag of an entry whose SSD copy has been read since it was written."""
 
-REWRITING = np.uint8(4)
+REWRITING = np.uint16(4)
 """Flag of an entry that is being written again, from a file that is leaving to another."""
 
-UNREADABLE = np.uint8(8)
+UNREADABLE = np.uint16(8)
 """Flag of an entry whose SSD copy the disk did not give when it was read last."""
 
-AGAIN = np.uint8(16)
+AGAIN = np.uint16(16)
 """Flag of an entry that a later put has named too."""
 
-CHECKED = np.uint8(32)
+CHECKED = np.uint16(32)
 """Flag of an entry whose bytes in the host pool somebody has given the checksum of."""
 
-PARKED = np.uint8(64)
+PARKED = np.uint16(64)
 """Flag of an entry that was admitted to SSD and waits in host memory for a file that is leaving."""
 
-SPURNED = np.uint8(128)
+SPURNED = np.uint16(128)
 """Flag of an entry that was to be written before it leaves host memory, and that SSD does not want."""
+
+COUNTED = np.uint16(256)
+"""Flag of an entry that was counted as not stored on SSD since it has come into host memory."""
 
 _FREE, _KEYED, _DETACHED = 0, 1, 2
 
@@ -87,7 +101,7 @@ class Directory:
         self.last_use = np.zeros(capacity, np.uint32)
         self.hits = np.zeros(capacity, np.uint16)
         self.depth = np.zeros(capacity, np.uint16)
-        self.flags = np.zeros(capacity, np.uint8)
+        self.flags = np.zeros(capacity, np.uint16)
         self.parent = np.zeros(capacity, np.int32)
         self.next_use = np.zeros(capacity, np.uint32)
         mentions = min(max(_MENTIONS_MIN, _MENTIONS_PER_ENTRY * capacity), _MENTIONS_MAX)

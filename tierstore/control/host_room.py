@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierstore.control.directory import CHECKED
+from tierstore.control.directory import CHECKED, COUNTED, SPURNED
 from tierstore.control.entry import State
 from tierstore.control.prefetched import Prefetched
 from tierstore.metrics import Metric
 from tierstore.types import PAGE_NBYTES, TierName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from tierstore.control.cleaning import Cleaning
     from tierstore.control.directory import Directory
     from tierstore.control.slabs import SlotAllocator
     from tierstore.metrics import Metrics
@@ -49,7 +48,7 @@ class HostRoom:
 
     Attributes:
         num_changes: Grows whenever slots are taken or blocks come; for those who look at the next victims.
-        spare: Has others leave instead of the next victims; see `Cleaning`. None where they leave as they stand.
+        cleaning: Has others leave instead of the next victims. None where they leave as they stand.
     """
 
     def __init__(self, directory: Directory, slots: SlotAllocator, new_policy: NewPolicy, metrics: Metrics) -> None:
@@ -62,7 +61,7 @@ class HostRoom:
         self._draining: tuple[int, int] | None = None  # slab, the class it leaves
         self._metrics = metrics
         self.num_changes = 0
-        self.spare: Callable[[int, int, Int64Array, bool], Int64Array] | None = None
+        self.cleaning: Cleaning | None = None
         self.prefetched = Prefetched(directory, self._slot_nbytes, metrics)
 
     def open_class(self, slot_nbytes: int) -> int:
@@ -100,8 +99,8 @@ class HostRoom:
             if cold_before is not None:
                 warm = self._directory.last_use[victims] >= cold_before
                 victims = victims[: int(warm.argmax())] if warm.any() else victims
-            elif self.spare is not None:
-                victims = self.spare(slot_class, short, victims, again)
+            elif self.cleaning is not None:
+                victims = self.cleaning.spare(slot_class, short, victims, again)
             if cold_before is None and len(victims) < short:
                 awaited = self._directory.window.victims(slot_class, short - len(victims), after_turn=after_turn)
                 victims = np.concatenate([victims, awaited])
@@ -115,6 +114,8 @@ class HostRoom:
     def evict(self, slot_class: int, entries: Int64Array) -> None:
         """READY and unpinned → ABSENT; the slots are free, entries that SSD does not hold are forgotten."""
         directory = self._directory
+        if self.cleaning is not None:
+            self.cleaning.leave(entries)
         self._policies[slot_class].remove(entries)
         directory.host.evict(entries)
         self._metrics.add(Metric.EVICTED_BLOCKS, len(entries), TierName.HOST)
@@ -142,7 +143,7 @@ class HostRoom:
         """ABSENT → FILLING, in slots just taken."""
         self._directory.host.reserve(entries)
         self._directory.host_page[entries] = pages
-        self._directory.flags[entries] &= ~CHECKED
+        self._directory.flags[entries] &= ~(CHECKED | COUNTED | SPURNED)
         self._entry_at[pages] = entries
 
     def ready(self, slot_class: int, entries: Int64Array, now: float) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from tierstore.control.chains import Chains
 from tierstore.control.copies import write_blocks
 from tierstore.control.counting import count_written
-from tierstore.control.directory import AGAIN, PARKED
+from tierstore.control.directory import AGAIN, COUNTED, PARKED
 from tierstore.control.entry import State
 from tierstore.control.parking import Parking
 from tierstore.control.write_budget import WriteBudget
@@ -94,13 +94,15 @@ class WriteBack:
         entries = request.entries[wanted]
         hits, again = mind.directory.hits[entries].astype(np.int32), mind.directory.flags[entries] & AGAIN > 0
         offer = Offer(entries, hits, again, leaving, TierName.SSD, block_nbytes)
-        admitted = wanted[self._admission.admit(offer)]
-        mind.not_stored("not_admitted", len(wanted) - len(admitted))
+        admits = np.array(self._admission.admit(offer), np.bool_)
+        admitted = wanted[admits]
+        if leaving or not self.asks_when_leaving:  # else it is asked again
+            self._drop("not_admitted", entries[~admits])
         if not self.parking:
             admitted = self._rooted(request, admitted)
         room = (mind.limits.write_inflight_nbytes_max - mind.write_inflight_nbytes) // block_nbytes
         fits = max(0, min(len(admitted), room))
-        mind.not_stored("write_queue_full", len(admitted) - fits)
+        self._drop("write_queue_full", request.entries[admitted[fits:]])
         if self.parking:  # among which its head may be: it is looked for, and paid for, when they are written
             return admitted[:fits]
         return self._paid(request, admitted[:fits], now)
@@ -108,14 +110,24 @@ class WriteBack:
     def _paid(self, request: Request, positions: Int64Array, now: float) -> Int64Array:
         """Those that the day's budget pays for; they are to be written now."""
         paid = self._budget.take(len(positions), request.life.block_nbytes, now)
-        self._mind.not_stored("write_budget", len(positions) - paid)
+        self._drop("write_budget", request.entries[positions[paid:]])
         return positions[:paid]
 
     def _rooted(self, request: Request, positions: Int64Array) -> Int64Array:
         """Those that have their head on SSD or before them."""
-        rooted = positions[self.chains.rooted(request.entries[positions])]
-        self._mind.not_stored("head_missing", len(positions) - len(rooted))
-        return rooted
+        rooted = self.chains.rooted(request.entries[positions])
+        self._drop("head_missing", request.entries[positions[~rooted]])
+        return positions[rooted]
+
+    def _drop(self, reason: str, entries: Int64Array) -> None:
+        """Count blocks that SSD does not get; once in host memory, where each step looks at them again."""
+        if not len(entries):
+            return
+        if self.asks_when_leaving:
+            flags = self._mind.directory.flags
+            entries = entries[flags[entries] & COUNTED == 0]
+            flags[entries] |= COUNTED
+        self._mind.not_stored(reason, len(entries))
 
     def written(self, record: JobRecord, job: CopyJob, result: CopyResult, plan: Plan, now: float) -> None:
         """A write to SSD has ended: its blocks are readable there, and free to leave the host pool."""
