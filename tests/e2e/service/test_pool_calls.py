@@ -22,6 +22,7 @@ from tests.e2e.service.world import Serving, client_of, patient, served
 from tests.payload import TIMEOUT_SECONDS, block_hash, namespace, rows
 from tierstore.metrics import Metric
 from tierstore.service._pb import tierstore_pb2 as pb
+from tierstore.service.client.pool_calls import PoolCalls
 from tierstore.service.client.session import LiveSession
 from tierstore.service.frames import Frames, framed
 from tierstore.service.lending import Lending
@@ -71,6 +72,22 @@ def test_a_deadline_in_a_year_is_none_too_far(serving: Serving) -> None:
         assert handle.put(BLOCKS, BYTES, deadline_seconds=seconds).result(TIMEOUT_SECONDS).ok
         assert handle.get(BLOCKS, found, deadline_seconds=seconds).result(TIMEOUT_SECONDS).ok
         assert np.array_equal(found, BYTES)
+
+
+def test_what_is_given_back_while_the_client_closes_needs_no_other_way(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A get that ended just before was said over gRPC to a channel that was being closed."""
+    with client_of(serving) as client:
+        (pool,) = client.calling._pools.values()
+        assert pool is not None
+
+        def closed_meanwhile(_calls: PoolCalls, _request: object) -> bool:
+            pool.close()
+            return False
+
+        monkeypatch.setattr(PoolCalls, "tell", closed_meanwhile)
+        assert pool.tell(pb.ReleaseRequest())
 
 
 def test_a_server_that_takes_no_calls_there_is_asked_over_grpc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ class AttachedPool:
         if self._calls is None:
             return False
         with suppress(UnavailableError), self._in_use():
-            return self._calls.tell(request)
+            return self._calls.tell(request) or self._closing  # the end of the session says it, too
         return True
 
     @contextmanager
