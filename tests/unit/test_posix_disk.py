@@ -51,6 +51,19 @@ def num_descriptors() -> int:
 # Its root.
 
 
+@pytest.mark.parametrize("there", [False, True], ids=["made", "found"])
+def test_the_name_of_a_root_is_synced_whoever_has_made_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, *, there: bool
+) -> None:
+    """Its maker may have died before that, and durable blocks would go with the name."""
+    if there:
+        root.mkdir()
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
+    PosixDisk(str(root))
+    assert str(root.parent) in synced
+
+
 def test_a_root_that_is_a_file_is_named(root: Path) -> None:
     root.write_bytes(b"")
     with pytest.raises(FolderError, match=rf"{root}.*is not a folder"):

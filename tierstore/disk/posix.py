@@ -178,13 +178,21 @@ class PosixDisk:
 
 
 def _make_root(root: str) -> None:
-    with suppress(FileExistsError):
+    try:
         os.mkdir(root, 0o700)
-        parent = os.open(os.path.dirname(root), _FOLDER_FLAGS)
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
+    except FileExistsError:
+        with suppress(OSError):  # its maker may have died before this; whose folder it lies in is not ours to say
+            _sync_folder(os.path.dirname(root))
+    else:
+        _sync_folder(os.path.dirname(root))
+
+
+def _sync_folder(path: str) -> None:
+    number = os.open(path, _FOLDER_FLAGS)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _probe_direct(root: str) -> str | None:
