@@ -1,9 +1,9 @@
 """How a get goes: pin what is ready, read what is on SSD, join what is under way, load in prefix order.
 
     open:     pin READY blocks; reserve slots and read those on SSD; join FILLING ones; stop at the first miss.
-              What the device pool holds is taken from there, or brought back for one who is lent host slots;
-              what is read goes there, too, where that may be and there is room for all of it
-    arrived:  a read or a store that it waited for has ended: pin the block, or stop before it
+              Blocks in the device pool are taken from there, or copied back to host slots for a lease;
+              with direct reads, SSD blocks go there too, if there is room for all of them
+    arrived:  a read or store that the get waited for has ended: pin the block, or stop before it
     advance:  hand the ready run behind the frontier to a load job
     loaded:   unpin, count as used; resolve when nothing wanted is left
 

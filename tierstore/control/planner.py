@@ -1,8 +1,8 @@
-"""The mind: every verb in, jobs to run and requests that have ended out. Pure: no I/O, no threads, no clock.
+"""The planner: verbs go in; jobs to run and ended requests come out. Pure: no I/O, no threads, no clock.
 
 The engine calls it under its one lock and passes the time. A request is opened in slices of at most
-`SLICE_BLOCKS`, so that no lock hold grows with the request; after every verb and result the engine calls
-`tend` while it answers that more is due. Stories: `gets`, `puts`, `prefetch`, `lookahead`, `flushes`.
+`SLICE_BLOCKS`, so that the lock hold does not grow with it. After every verb and result the engine calls
+`tend` until it says that nothing more is due. Stories: `gets`, `puts`, `prefetch`, `lookahead`, `flushes`.
 """
 
 from __future__ import annotations

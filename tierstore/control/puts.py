@@ -1,4 +1,4 @@
-"""How a put goes: copy what is new into host slots, write it back behind, sync where it must be durable.
+"""How a put goes: copy new blocks into host slots, write them back afterwards, sync if it must be durable.
 
     open:     blocks held already are done; FILLING ones are joined; new ones get slots and a store job,
               the longest leading part that fits; the rest is REJECTED

@@ -1,6 +1,6 @@
 """The service: gRPC servers over one store, one at each address. Made by `tierstore serve` and by tests.
 
-Lives on one event loop. It shares a process with the store, and takes none of its decisions.
+Lives on one event loop. It runs in the store's process, and decides nothing for it.
 """
 
 from __future__ import annotations

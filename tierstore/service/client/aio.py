@@ -1,4 +1,4 @@
-"""The client for asyncio: the same verbs, awaited on the caller's loop. What waits for the server does so on threads.
+"""The client for asyncio: the same verbs, awaited on the caller's loop. Threads wait for the server.
 
 A cancelled call returns only once no copy can touch the caller's memory any more.
 """

@@ -1,7 +1,7 @@
-"""The server's pool, mapped: fetched over a Unix socket whose connection says that this process may touch it.
+"""The server's pool, mapped: received over a Unix socket; while that is connected, this process may touch the pool.
 
-Called by the client once a session is open. Let go of as soon as the session ends: the memory of a server that has
-gone would stay with this process for as long as it is mapped.
+Called by the client once a session is open. Unmapped as soon as the session ends: otherwise this process would keep the
+memory of a server that has gone.
 """
 
 from __future__ import annotations

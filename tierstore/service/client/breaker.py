@@ -1,4 +1,4 @@
-"""Whether it is worth asking: after a call that was not answered in time the next ones fail at once, for a while."""
+"""A circuit breaker: after a call that was not answered in time the next ones fail at once, for a while."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One session with a server, opened anew whenever it ends. Calls go through it, and fail at once where there is none.
+"""One session with a server, reopened whenever it ends. Calls go through it, and fail at once without one.
 
-Called by the client's verbs. A thread of its own keeps the session; a caller never waits for a connection, but for
-the one who makes the client.
+Called by the client's verbs. A separate thread keeps the session open. Making a client waits for a connection; calls
+never do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which core a thread runs on, and how a thread that helps another leaves that one's. Called by a client's copies.
+"""Which core a thread runs on, and how a helper leaves the core of the thread it helps. Called by a client's copies.
 
-Where few cores share a cache and are busy, the kernel wakes a thread on the core of the one that wakes it, however idle
-the others are, and moves it with a later tick only: two threads that share a copy of 10 ms took turns at one core.
+If few cores share a cache and are busy, the kernel wakes a thread on the core of its waker, even if others
+are idle, and moves it only at a later tick: two threads that shared a copy of 10 ms took turns on one core.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where the service is, and how its door opens: channels to one address, in the clear or over TLS.
+"""The address of the service, and channels to it, unencrypted or over TLS.
 
-Made by the client; the connection opens a channel at each attempt, and has explained to it what kept it out.
+Made by the client. The connection opens a channel at each attempt, and asks here what may help against a failure.
 """
 
 from __future__ import annotations

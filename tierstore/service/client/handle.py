@@ -1,7 +1,7 @@
 """The verbs of one namespace over the service: those of the embedded store, with the same arguments and results.
 
-Made by the client. Verbs that move blocks return at once with a transfer; the others wait for the server, briefly. What
-the service cannot do, because it is gone, too slow or full, is a miss or a refusal, never an exception in an engine.
+Made by the client. Verbs that move blocks return at once with a transfer; the others wait for the server, briefly. If
+the service is gone, too slow or full, the outcome is a miss or a refusal, never an exception in an engine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Get and put in place: the client copies its own blocks from and to the server's pool. Called on the client's threads.
 
-Every slot has a generation, which the server changes when it gives the slot to another block: what was copied counts
-only where it is the same before and after. Of what is written the checksum is taken on the way, and the server compares
-it before the block goes to SSD.
+Every slot has a generation, which the server changes when it gives the slot to another block. A copied block counts
+only if its generation is the same before and after. A put computes the checksum as it copies; the server compares it
+before the block goes to SSD.
 """
 
 from __future__ import annotations

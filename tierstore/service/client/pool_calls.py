@@ -1,7 +1,7 @@
-"""Calls over the socket that has handed out the pool: one at a time, asked and answered on the caller's own thread.
+"""Calls over the socket that handed out the pool: one at a time, sent and answered on the caller's own thread.
 
-Called by the verbs in place, which go over gRPC where somebody waits here already. Behind a copy that has emptied the
-processor's caches the way there and back takes a third of what it takes over HTTP/2.
+Called by the verbs in place, which use gRPC while another call waits here. After a copy that has emptied the
+processor's caches a round trip takes a third of the time that it takes over HTTP/2.
 """
 
 from __future__ import annotations

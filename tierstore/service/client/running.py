@@ -1,8 +1,8 @@
 """A transfer of a client: runs on one of its threads, may be withdrawn, and always ends.
 
-Called by the verbs. Whoever does nothing but wait for it does the work himself, if a thread was about to: to wake one
-and be woken by it takes 0.6 ms where a copy has emptied the processor's caches. What the service refuses or cannot do
-becomes outcomes, never an exception in the engine.
+Called by the verbs. A caller that only waits does the work itself if a free thread has not begun it yet: waking one
+and being woken by it takes 0.6 ms after a copy that has emptied the processor's caches. Refusals and failures of the
+service become outcomes, never an exception in the engine.
 """
 
 from __future__ import annotations
