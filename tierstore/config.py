@@ -38,7 +38,7 @@ class HostConfig:
     """The pool in host memory. Sizes in bytes; None is auto."""
 
     size: int = _setting(_GIB, _PIECE, "memory of the host pool; every block passes through it")
-    slab_size: int | None = _setting(None, _AUTO_PIECE, "unit in which the pool is given to block sizes")
+    slab_size: int | None = _setting(None, _AUTO_PIECE, "part of the pool given to one block size at a time")
     populate: bool = _setting(False, settings.FLAG, "touch the whole pool at start instead of on first use")
     shared: bool | None = _setting(
         None, settings.AUTO_FLAG, "let other processes of this user map it; auto: only in a service"
@@ -67,7 +67,7 @@ class SsdConfig:
         settings.seconds(0.1, off=True),
         "turn the SSD off if no read ends for so long, or no write for three times as long",
     )
-    read_only: bool = _setting(False, settings.FLAG, "open the folder while its owner runs: no lock, no writes")
+    read_only: bool = _setting(False, settings.FLAG, "open the folder without lock or writes, also beside its owner")
 
     def check(self) -> None:
         """Raise ConfigError where settings that fit each by itself make no sense together."""
