@@ -1,8 +1,8 @@
-"""Writes staged records on a thread of its own, in order, while the next are staged.
+"""Writes staged records in order on a thread of its own, while the write worker stages the next ones.
 
-Called by the writing of records on the tier's write worker, which alone decides what goes where. Between two
-calls of a disk lies a header page for every record of the next; made meanwhile, they cost the disk no time.
-After a write that failed nothing that was staged behind it is written.
+Called by `tierstore.tiers.writing` on the tier's write worker, which alone decides what goes where. Each write needs
+a header page for every record; made during the write before, they cost the disk no time. After a failed write,
+nothing staged behind it is written.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Staged:
     """A run's records, ready to be written.
 
     Attributes:
-        batch: Whose.
-        rows: int64[n]; of the batch.
-        chunk: Where to.
+        batch: The batch they belong to.
+        rows: int64[n]; their rows in the batch.
+        chunk: The file to write to.
         headers: `HEADER`[n], in `buffers` too.
         buffers: The records' pages, one after another.
-        offset: Of the first of them in the file.
-        error: Why it was not written.
-        ended: Set once it was, or will not be.
+        offset: Offset of the first page in the file.
+        error: Why the run was not written; None if it was.
+        ended: Set once the run is written, or will not be.
     """
 
     batch: Batch
@@ -55,11 +55,11 @@ class Staged:
 
 
 class Appender:
-    """The order of writes to one file at a time.
+    """Writes runs in order, to one file at a time.
 
     Args:
-        written: Told of each run that is on disk, on the caller's thread, in order.
-        lost: Told of each that is not, likewise.
+        written: Called with each run that is on disk, on the caller's thread, in order.
+        lost: Called likewise with each run that is not.
     """
 
     def __init__(self, written: Callable[[Staged], None], lost: Callable[[Staged], None]) -> None:
@@ -75,10 +75,10 @@ class Appender:
         return self._frames[0]
 
     def begin(self, staged: Staged) -> None:
-        """Write a run behind those begun before it; blocks until few enough are under way.
+        """Begin to write a run behind the earlier ones; blocks while too many are in flight.
 
         Raises:
-            DiskError: An earlier one failed; this one is lost with it.
+            DiskError: An earlier write failed; this run is lost with it.
         """
         self._staged.append(staged)
         self._frames.rotate(-1)
@@ -91,7 +91,7 @@ class Appender:
         """Block until every run has ended.
 
         Raises:
-            DiskError: One failed; those behind it are lost with it.
+            DiskError: A write failed; the runs behind it are lost with it.
         """
         while self._staged:
             self._end_first()

@@ -1,7 +1,7 @@
-"""The seam of a tier below the host pool: an SSD folder, later a remote store.
+"""The interface of a tier below the host pool: an SSD folder, later a remote store.
 
-Every method blocks and is called on a link's worker: `read` from several at once, the others from the
-one write worker. Bytes move between the tier and host-pool slots; the tier got the pool at construction.
+Every method blocks and is called on a link's worker: `read` from several at once, the others from the one write
+worker. Bytes move between the tier and slots of the host pool, which the tier gets at construction.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recovered:
-    """Blocks that a tier still holds from an earlier run, of one namespace and epoch, oldest first.
+    """Blocks of one namespace and epoch that a tier still holds from an earlier run, oldest first.
 
     Attributes:
-        fingerprint: The namespace's.
+        fingerprint: Of the namespace.
         epoch: As recorded; blocks of an epoch that is over have been left out.
         hashes: uint8[n, 32].
-        extents: Where they lie.
+        extents: Where the blocks lie.
     """
 
     fingerprint: bytes
@@ -41,13 +41,13 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What a probe has found.
+    """The result of a probe.
 
     Attributes:
-        reading: OK, or how it failed.
-        writing: OK; REJECTED for want of room, or IO_ERROR.
-        free_nbytes: What the tier can take; None where unknown.
-        fault: What the medium refused, if it did.
+        reading: OK, or how the read failed.
+        writing: OK; REJECTED for lack of room, or IO_ERROR.
+        free_nbytes: Bytes that the tier can take; None if unknown.
+        fault: The operation that the medium refused, if any.
     """
 
     reading: Outcome
@@ -58,11 +58,11 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """How a sync has ended.
+    """The result of a sync.
 
     Attributes:
-        outcome: OK where all that it was to make durable now is, else IO_ERROR.
-        in_doubt: Files that it, or one before it, could not make durable: a power loss may take what is in them.
+        outcome: OK if everything that the sync covers is durable, else IO_ERROR.
+        in_doubt: Files that this or an earlier sync could not make durable: a power loss may take their records.
     """
 
     outcome: Outcome
@@ -70,33 +70,33 @@ class Synced:
 
 
 class TierWork(Protocol):
-    """What links ask of a tier. Nothing here raises for a medium that fails: results say how and why."""
+    """What links ask of a tier. A failing medium raises nothing here: results say how and why."""
 
     def read(self, job: CopyJob) -> CopyResult:
         """Fill the job's slots and verify identity, length and checksum of each block.
 
-        A block that does not verify is CORRUPT, one that cannot be read IO_ERROR, and one whose file another owner
-        has given back MISS; never an exception.
+        A block that does not verify is CORRUPT, one that cannot be read is IO_ERROR, and one whose file the folder's
+        owner has removed is MISS. Never an exception.
         """
 
     def write(self, jobs: Sequence[CopyJob | TombstoneJob]) -> list[CopyResult]:
         """Append the jobs' records in order; readable when this returns, durable after the next `sync`.
 
-        Blocks come from host slots, or from the tier's own files where one is about to be discarded. Of two
-        records of one identity the one whose job has the higher id counts, whichever was appended first.
+        Blocks come from host slots, or from a file of the tier that is about to be discarded. Of two records of one
+        identity, the one whose job has the higher id counts, whichever was appended first.
         """
 
     def sync(self) -> Synced:
         """Make every record durable whose write has returned.
 
-        What could not be made durable is IO_ERROR once, and its file in doubt for as long as it is there.
+        A failure is reported as IO_ERROR once; the file that could not be synced stays in doubt while it exists.
         """
 
     def discard(self, file: int) -> int:
-        """Give a whole chunk file back, durably; returns the bytes the tier can now take."""
+        """Reclaim a whole chunk file, durably; returns the bytes the tier can now take."""
 
     def probe(self) -> Probed:
-        """Read something old and write something new, really and durably, and leave no trace of it."""
+        """Test reading and writing: read an old page, write and sync a new one, and leave no trace of it."""
 
 
 @runtime_checkable
@@ -107,4 +107,4 @@ class Tier(TierWork, Protocol):
         """Blocks found from an earlier run, oldest file first; the highest sequence of one identity wins."""
 
     def close(self) -> None:
-        """Sync and let go of every file."""
+        """Sync and close every file."""

@@ -1,7 +1,7 @@
-"""Blocks of one layout on their way into chunk files, as columns, and what became of each.
+"""Batches: blocks of one layout on their way into chunk files, as columns, with the outcome of each.
 
-Made by the SSD tier from the jobs of one call and filled in while their records are written. Plain data,
-for one write worker; the threads that prepare records fill in rows of their own.
+The SSD tier makes a batch from the jobs of one call, and fills it in while the records are written. Plain data of
+the one write worker; each thread that prepares records fills in its own rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Batch:
 
     Args:
         jobs: At least one; all of one layout and all from the same tier, the host pool or SSD itself.
-        codec: Of the records; from SSD the one that they have.
+        codec: Of the records; blocks from SSD keep the codec that they have.
 
     Attributes:
         codec: As given.
@@ -51,8 +51,8 @@ class Batch:
         checksum: uint32[n]; CRC32C of the encoded bytes, once ready.
         file: int32[n]; where the record was put, once OK.
         page: uint32[n].
-        open: bool[n]; whether it is not known yet how the row ends.
-        outcomes: uint8[n] of `Outcome`, where not open.
+        open: bool[n]; whether the row has no outcome yet.
+        outcomes: uint8[n] of `Outcome`; valid if not open.
     """
 
     def __init__(self, jobs: Sequence[CopyJob], codec: Codec) -> None:
@@ -84,17 +84,17 @@ class Batch:
         return len(self.hashes)
 
     def end_spoilt(self, rows: Int64Array, checksums: UInt32Array) -> None:
-        """End those rows whose blocks' own bytes have other checksums than they must have."""
+        """End the rows whose blocks' own bytes have other checksums than expected."""
         expected = self.expected[rows]
         self.end(rows[(expected >= 0) & (expected != checksums)], Outcome.CORRUPT)
 
     def end(self, rows: int | Int64Array | BoolArray, outcomes: UInt8Array | Outcome) -> None:
-        """Say how some rows end."""
+        """Give some rows their outcome."""
         self.outcomes[rows] = outcomes
         self.open[rows] = False
 
     def reopen(self, rows: Int64Array) -> None:
-        """Take back how some rows ended."""
+        """Take back the outcome of some rows."""
         self.file[rows] = -1
         self.open[rows] = True
 
@@ -131,7 +131,7 @@ class Run:
         return left
 
     def fitting(self, chunk: ChunkFile, *, kept_nbytes: int = 0) -> int:
-        """How many of the rows that are left a file has room for, if some of its bytes are kept for others."""
+        """How many of the rows left fit into a file, if `kept_nbytes` of its room are kept for others."""
         ends = np.cumsum(record_pages(self.batch.nbytes[self.left])) * PAGE_NBYTES
         return min(chunk.room_slots, int(np.searchsorted(ends, chunk.room_nbytes - kept_nbytes, side="right")))
 

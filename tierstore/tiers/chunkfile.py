@@ -1,7 +1,7 @@
 """One chunk file: a preallocated file of one array to which records are appended until it is sealed.
 
-Owned by the SSD tier: its one write worker appends, syncs and seals, read workers read what has been appended.
-Knows its name, its marks, how much still fits, and the keys of its records until they are in its footer.
+Owned by the SSD tier: its one write worker appends, syncs and seals; read workers read what has been appended.
+A file knows its name, its write positions, how much still fits, and its records' keys until the footer has them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ChunkName:
     Attributes:
         array: Folder under ``arrays``: ``<layout fingerprint>-<codec>``.
         number: Position of the file in the Zarr array, from 0.
-        file_uuid: 16 bytes; also in every record's header. In the name of an open file alone.
+        file_uuid: 16 bytes; in every record's header, and in the name of an open file only.
         axes: Axes of the array once it is sealed; 0 while it is open.
     """
 
@@ -83,33 +83,33 @@ class ChunkName:
 
     @property
     def path(self) -> str:
-        """Relative to the disk's root."""
+        """The path, relative to the disk's root."""
         if self.axes:
             return f"arrays/{self.array}/c.{self.number}{'.0' * (self.axes - 1)}"
         return f"arrays/{self.array}/open-{self.number}-{self.file_uuid.hex()}"
 
     def sealed(self, axes: int) -> ChunkName:
-        """What the file is called once it is sealed."""
+        """The name of the file once it is sealed."""
         return replace(self, axes=axes)
 
 
 class ChunkFile:
-    """An open chunk file and its marks.
+    """An open chunk file and its write positions.
 
     Attributes:
         file_id: The tier's own number for it, as in extents; never reused in one run.
-        names: What it is called: one name, or two where a rename failed and either may hold.
+        names: Its name; two names if a rename failed, as either may hold.
         file: The disk's handle; reads go to it directly.
         nbytes: Its preallocated length.
         slots: How many blocks it may hold: the inner chunks of the Zarr shard that it becomes.
         end_nbytes: Where the next record goes.
         next_slot: The slot of the next block.
-        oldest_sequence: The lowest of its blocks.
+        oldest_sequence: The lowest sequence of its blocks.
         tombstone_pages: Where its tombstones lie, in `PAGE_NBYTES`.
         appendable: Whether records may be appended: not before `begin`, and not after a failure.
         dirty: Whether anything was written since the last sync.
-        in_doubt: Whether a sync has failed: what it was to make durable may not outlast a power loss.
-        heirs: Files that blocks of it were written to again.
+        in_doubt: Whether a sync has failed: the records that it covered may not survive a power loss.
+        heirs: Files that blocks of this one were rewritten to.
     """
 
     def __init__(self, file_id: int, name: ChunkName, file: File, *, nbytes: int, slots: int = 0) -> None:
@@ -132,7 +132,7 @@ class ChunkFile:
 
     @property
     def name(self) -> ChunkName:
-        """What it is called as far as is known."""
+        """Its name, as far as is known."""
         return self.names[0]
 
     def begin(self, *, end_nbytes: int = 0, next_slot: int = 0) -> None:
@@ -141,7 +141,7 @@ class ChunkFile:
 
     @property
     def room_nbytes(self) -> int:
-        """Bytes that records, header pages among them, may still take; 0 where nothing may be appended."""
+        """Bytes that records may still take, header pages included; 0 if nothing may be appended."""
         kept = footer_nbytes(self.slots, self.slots + len(self.tombstone_pages))
         return max(0, self.nbytes - kept - self.end_nbytes) if self.appendable else 0
 
@@ -156,7 +156,7 @@ class ChunkFile:
 
     @property
     def takes_more(self) -> bool:
-        """Whether there is room for one more block as long as a slot of it is on the average."""
+        """Whether one more block of the average length of a slot fits."""
         return self.room_slots > 0 and self.room_nbytes >= self.nbytes // self.slots
 
     @property
@@ -180,7 +180,7 @@ class ChunkFile:
         self.keep(headers, offset)
 
     def reserve(self, headers: HeaderArray) -> int:
-        """Take the place of records behind the last, to be written there in this order; returns where it begins."""
+        """Reserve room for records behind the last, to be written in this order; returns the offset of the first."""
         assert self.appendable, f"{self.name.path} is closed for writing"
         offset = self.end_nbytes
         self.end_nbytes += int(record_pages(headers["encoded_nbytes"]).sum()) * PAGE_NBYTES
@@ -188,10 +188,10 @@ class ChunkFile:
         return offset
 
     def write(self, buffers: Sequence[memoryview], offset: int) -> None:
-        """Write records where they were reserved; blocks, on any thread, one call at a time.
+        """Write records at their reserved place; blocks, on any thread, one call at a time.
 
         Raises:
-            DiskError: Now or at an earlier write.
+            DiskError: This or an earlier write failed.
         """
         if self._torn:
             raise DiskError("write", self.name.path, detail="an earlier write to it failed")
@@ -200,7 +200,7 @@ class ChunkFile:
         self._torn = False
 
     def keep(self, headers: HeaderArray, offset: int) -> None:
-        """Know records that have been written."""
+        """Enter the keys of records that have been written."""
         pages = record_pages(headers["encoded_nbytes"])
         firsts = (offset // PAGE_NBYTES + np.cumsum(pages) - pages).astype(np.uint32)
         self.dirty = True
@@ -209,24 +209,24 @@ class ChunkFile:
         self._mark(headers, firsts)
 
     def lose(self, offset: int) -> None:
-        """Forget the place of records from `offset` on that could not be written, and append nothing more."""
+        """Release the room from `offset` on, whose records could not be written, and append nothing more."""
         self.end_nbytes = offset
         self.appendable = False
 
     def know(self, keys: Keys) -> None:
-        """Take what was found in a file of an earlier run, before `begin` or instead of it.
+        """Enter the keys found in a file of an earlier run, before `begin` or instead of it.
 
-        An open one may not have been synced; a sealed one was before it got its name.
+        An open file may not have been synced; a sealed one was synced before it got its name.
         """
         self.dirty = not self.name.axes
         self.names = (replace(self.name, file_uuid=keys.file_uuid),)
         self._mark(keys.rows, keys.pages)
 
     def resume(self, keys: Keys, *, slots: int) -> bool:
-        """Continue a file of an earlier run, which `know` was told of, behind its last record.
+        """Continue a file of an earlier run behind its last record; `know` comes first.
 
         Returns:
-            False where the footer has no room behind that: nothing may be appended then.
+            False if the footer would have no room behind that record; then nothing may be appended.
         """
         self._rows, self._pages = bytearray(keys.rows.tobytes()), bytearray(keys.pages.tobytes())
         self.slots = slots
@@ -250,7 +250,7 @@ class ChunkFile:
         self.file.write_from([footer.data], start)
 
     def forget_keys(self) -> None:
-        """Let go of what the footer now holds."""
+        """Free the keys, which the footer now holds."""
         self._rows, self._pages = bytearray(), bytearray()
 
     def sync(self) -> None:

@@ -1,8 +1,8 @@
 """Reads blocks from chunk files into the device pool; none is OK before its bytes have been verified.
 
-Called by the SSD tier from several read workers at once. Where there is a way past host memory, only a record's
-header page passes through it: the payload goes straight to its slot, and the device finds its checksum there. Whatever
-that way cannot take, or did not bring, is read and verified in scratch of the host and copied to the device from there.
+Called by the SSD tier from several read workers at once. With direct reads (such as GPUDirect Storage), only a record's
+header page passes through host memory: the payload goes straight to its slot, and the device computes its checksum
+there. Blocks that direct reads cannot take, or failed on, are read and verified in host scratch and then copied.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 
 class FarReads(Protocol):
-    """A way from files into memory of the device."""
+    """Direct reads: from files into device memory."""
 
     def read(self, path: str, pieces: Sequence[tuple[int, int, int]]) -> None:
         """Read (position in the file, address, bytes) pieces, whole. Blocks. Raises DiskError."""
@@ -46,9 +46,9 @@ class DirectReader:
     """Reads jobs of blocks.
 
     Args:
-        device: Whose pool it is.
+        device: The device of the pool.
         pool: uint8[pool_nbytes], as `DeviceMemory.allocate` gave it.
-        far: The way past host memory; None where there is none.
+        far: Direct reads past host memory; None if there are none.
     """
 
     def __init__(self, device: Device, pool: UInt8Array, far: FarReads | None) -> None:
@@ -126,7 +126,7 @@ class DirectReader:
         return False
 
     def _read_by_host(self, job: CopyJob, files: Mapping[int, ChunkFile], codecs: Mapping[str, Codec]) -> UInt8Array:
-        """Blocks by way of scratch, verified there: uint8[n] of `Outcome`."""
+        """Read blocks through host scratch, verified there: uint8[n] of `Outcome`."""
         slots = job.dst_locations
         assert slots is not None
         block_nbytes = job.generation.layout.block_nbytes
@@ -145,7 +145,7 @@ class DirectReader:
         return outcomes
 
     def _copy(self, memory: UInt8Array, places: Int32Array, kv: PagedKV, slots: Int64Array) -> bool:
-        """Scratch into slots; whether all of it came."""
+        """Copy scratch into slots; whether all of it was copied."""
         if not len(places):
             return True
         try:

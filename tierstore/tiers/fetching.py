@@ -1,8 +1,8 @@
-"""Reads records from chunk files and says which of them are what a job asks for.
+"""Reads records from chunk files and verifies that they are the ones a job asks for.
 
-Called by reading, and by rewriting before a file goes. Nothing that came from a disk is believed: identity,
-file, lengths and both checksums are compared, over the encoded bytes and before anything is decoded. A
-record that differs is CORRUPT, one whose sectors cannot be read IO_ERROR; neither is an exception.
+Called by reads, and by rewrites before a file is reclaimed. No byte from a disk is trusted: identity, file, lengths
+and both checksums are compared, over the encoded bytes and before anything is decoded. A record that differs
+is CORRUPT, one whose sectors cannot be read is IO_ERROR; neither is an exception.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Records that somebody asks for, one a row.
+    """Records to read, one a row.
 
     Attributes:
         extents: Where they should lie.
@@ -61,7 +61,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What came of it, one a row; rows whose outcome is not OK mean nothing else.
+    """Records that were read, one a row; in a row that is not OK only the outcome means anything.
 
     Attributes:
         outcomes: uint8[n] of `Outcome`: OK, CORRUPT or IO_ERROR.
@@ -86,7 +86,7 @@ class RecordFetcher:
         self._scratch = Scratch()
 
     def fetch(self, wanted: Wanted, files: Mapping[int, ChunkFile]) -> Fetched:
-        """Read one run of records, those that lie side by side in one call; blocks. See `cut_runs`."""
+        """Read one run of records, one call for those side by side; blocks. See `cut_runs`."""
         possible = wanted.extents.nbytes <= wanted.codec.max_encoded_nbytes(wanted.raw_nbytes)
         pages = pages_to_read(wanted.extents, wanted.raw_nbytes, wanted.codec)
         ends = np.cumsum(pages)
@@ -111,7 +111,7 @@ class RecordFetcher:
 
 
 def outcomes_of(filled: BoolArray, intact: BoolArray) -> UInt8Array:
-    """OK, CORRUPT where bytes came that are not intact, IO_ERROR where none came: uint8[n]."""
+    """uint8[n]: OK, CORRUPT if the bytes read are not intact, IO_ERROR if none could be read."""
     return np.where(filled, np.where(intact, Outcome.OK, Outcome.CORRUPT), Outcome.IO_ERROR).astype(np.uint8)
 
 
@@ -140,7 +140,7 @@ def read_records(
     *,
     turns: Turns = _ANY_TIME,
 ) -> BoolArray:
-    """Read records, those that lie side by side in one call: bool[n], whether every byte came. Blocks.
+    """Read records, one call for those side by side: bool[n], whether every byte was read. Blocks.
 
     Args:
         extents: Where they lie, in any order.

@@ -1,9 +1,9 @@
-"""Finds what lies in chunk files, and which of it is the last word. Reads only.
+"""Finds the records in chunk files, and which of them count. Reads only.
 
-Called when a store starts: by recovery, which goes on with the folder, and by the tier that looks at one beside its
-owner. Sealed files are known by their footers, open ones are scanned. Of each identity, blocks and tombstones
-together, the record with the highest sequence counts; epochs that are over and namespaces that the manifest does
-not know are dropped.
+Called when a store starts: by recovery, which continues the folder, and by the read-only tier, which looks at a
+folder beside its owner. Sealed files are read by their footers, open ones are scanned. Of each identity, blocks and
+tombstones together, the record with the highest sequence counts. Records of epochs that are over, and of namespaces
+that the manifest does not know, are dropped.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class FoundFile:
-    """A chunk file and what lies in it.
+    """A chunk file and the records found in it.
 
     Attributes:
         chunk: The file.
         keys: Of an open file; None once a sealed one has been taken account of.
-        readable: Whether every page could be read. If not it is neither continued nor given back.
-        last_sequence: The highest of its records; -1 where there is none.
+        readable: Whether every page could be read. If not, the file is neither continued nor reclaimed.
+        last_sequence: The highest of its records; -1 if there is none.
         blocks: `FOUND`[n]; blocks of living epochs, in file order.
         deleted: `FOUND`[n]; blocks of living epochs that its tombstones delete.
         alive: bool[n]; blocks that count.
@@ -131,7 +131,7 @@ def _footer(chunk: ChunkFile, geometry: Geometry | None) -> Keys | None:
 
 
 def mark_alive(files: list[FoundFile]) -> None:
-    """Mark the blocks that are the last word on their identity."""
+    """Mark the blocks whose records count: those with the highest sequence of their identity."""
     if not files:
         return
     last = last_of_each(np.concatenate([*(file.blocks for file in files), *(file.deleted for file in files)]))

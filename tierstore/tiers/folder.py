@@ -1,7 +1,7 @@
-"""The chunk files of one SSD folder: which exist, and which is appended to, sealed or given back.
+"""The chunk files of one SSD folder: which exist, and which is appended to, sealed or reclaimed.
 
-Called by the SSD tier's one write worker; read workers only look files up. It knows nothing of jobs or of what
-records say, keeps the limits of `tierstore.tiers.space`, and a failing disk never becomes an exception here.
+Called by the SSD tier's one write worker; read workers only look files up. It knows nothing of jobs or of the
+content of records. It keeps the limits of `tierstore.tiers.space`. A failing disk never raises an exception here.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _logger = logging.getLogger(__name__)
 
 
 class ChunkFolder:
-    """Every chunk file under ``arrays/``, at most one an array being appended to.
+    """Every chunk file under ``arrays/``; in each array at most one is being appended to.
 
     Attributes:
-        files: By the number that extents carry, oldest first. Read workers look without a lock: entries come and go
-            whole, and one goes only when nothing reads it.
+        files: By the number in extents, oldest first. Read workers look them up without a lock: entries are added
+            and removed whole, and removed only when nothing reads the file.
         kept_nbytes: See `Space.kept_nbytes`; so of `look` and `shrinking`.
     """
 
@@ -55,7 +55,7 @@ class ChunkFolder:
 
     @property
     def has_reserve(self) -> bool:
-        """Whether a clean file may still be begun within the capacity; only what lets files go may do it."""
+        """Whether a clean file may still be begun within the capacity; it is reserved for reclaiming files."""
         return self._space.has_reserve
 
     @property
@@ -71,10 +71,10 @@ class ChunkFolder:
         return self._space.shortage
 
     def free_nbytes(self, spec: ArraySpec | None) -> int | None:
-        """Bytes of files that can still be written to, the reserve left out; None where a block is larger than a file.
+        """Bytes that can still be written, without the reserve; None if a block is larger than a file.
 
         Args:
-            spec: The array whose current file counts too, as far as whole records fit; None: clean files alone.
+            spec: The array whose current file counts too, as far as whole records fit. None: clean files alone.
         """
         geometry = self._arrays.get(spec.name) if spec else None
         file_nbytes = geometry.file_nbytes if geometry else self._limits.file_nbytes
@@ -114,17 +114,17 @@ class ChunkFolder:
         return Outcome.OK
 
     def place(self, array: str, room: Callable[[ChunkFile], int], *, reserved: bool = False) -> ChunkFile | Outcome:
-        """The file of a declared array with room for the next record; blocks where it must be begun.
+        """The file of a declared array with room for the next record; blocks if it must be begun.
 
-        A file that has become full is sealed once the next is begun: until then it may still take tombstones.
+        A full file is sealed only once the next is begun: until then it may still take tombstones.
 
         Args:
-            array: Its name.
+            array: Name of the array.
             room: How many records of one kind a file still takes.
-            reserved: Whether the clean file in reserve may be begun, and filled where it has been.
+            reserved: Whether the clean file in reserve may be begun, or filled if it has been begun.
 
         Returns:
-            The file; or REJECTED where a limit forbids another one, or IO_ERROR where making it failed.
+            The file; or REJECTED if a limit forbids another one, or IO_ERROR if making it failed.
         """
         if not reserved and not self.has_reserve:
             self._space.remove_leaving()
@@ -151,9 +151,9 @@ class ChunkFolder:
         return found or self.place(array if self._arrays.get(array) else self._arrays.any, room, reserved=True)
 
     def seal(self, chunk: ChunkFile) -> None:
-        """Append nothing more to a file, and give it its footer and the name by which Zarr finds it; blocks.
+        """Seal a full file: append its footer, sync, and rename it to the name by which Zarr finds it; blocks.
 
-        Reads go on meanwhile. Where the disk fails the file stays as it is, and the next start scans it.
+        Reads go on meanwhile. If the disk fails, the file stays as it is, and the next start scans it.
         """
         self.retire(chunk)
         geometry = self._arrays.get(chunk.name.array)
@@ -177,7 +177,7 @@ class ChunkFolder:
             chunk.forget_keys()
 
     def abandon(self, chunk: ChunkFile) -> None:
-        """Append nothing more to a file whose write failed; one without a record is given back. Blocks."""
+        """Append nothing more to a file whose write failed; remove it if it has no record. Blocks."""
         self.retire(chunk)
         if not chunk.end_nbytes:
             self.discard(chunk.file_id)
@@ -196,7 +196,7 @@ class ChunkFolder:
         return Synced(Outcome.IO_ERROR if lost else Outcome.OK, in_doubt)
 
     def make_durable(self, chunk: ChunkFile) -> bool:
-        """Sync one file; blocks. False where that fails, which the next `sync` says too, or has failed before."""
+        """Sync one file; blocks. False if that fails, which the next `sync` reports too, or has failed before."""
         try:
             chunk.sync()
         except DiskError as error:
@@ -206,11 +206,11 @@ class ChunkFolder:
         return not chunk.in_doubt
 
     def make_others_durable(self, leaving: ChunkFile | None) -> bool:
-        """Sync every file but one that is to go; blocks. False where a sync fails."""
+        """Sync every file except one that is to be reclaimed; blocks. False if a sync fails."""
         return all([self.make_durable(chunk) for chunk in self.files.values() if chunk.dirty and chunk is not leaving])
 
     def discard(self, file_id: int) -> None:
-        """Close and remove a file, durably; blocks. Where removing fails its bytes count on, and it is tried again."""
+        """Close and remove a file, durably; blocks. If that fails, its bytes still count, and it is tried again."""
         chunk = self.files.get(file_id)
         if chunk is not None:
             self.retire(chunk)
@@ -221,7 +221,7 @@ class ChunkFolder:
         return self._space.oldest_sequence(without=without)
 
     def adopt_array(self, array: str) -> Geometry | None:
-        """Know an array of an earlier run again, its shape grown to the capacity; blocks. See `ZarrArrays.adopt`."""
+        """Take over an array of an earlier run, its shape grown to the capacity; blocks. See `ZarrArrays.adopt`."""
         geometry = self._arrays.adopt(array, self._space.files_of)
         self._space.reserve_nbytes = max(self._limits.file_nbytes, self._arrays.longest_file_nbytes)
         return geometry
@@ -237,11 +237,11 @@ class ChunkFolder:
         return self._enter(ChunkFile(self._next_id, name, file, nbytes=nbytes))
 
     def ignore(self, name: ChunkName, nbytes: int) -> None:
-        """Count a file that nothing is done with in this run."""
+        """Count the bytes of a file that this run does not use."""
         self._space.ignore(name, nbytes)
 
     def disown(self, chunk: ChunkFile) -> None:
-        """Leave a file alone that turned out not to be of this store; its bytes count."""
+        """Leave alone a file that turned out to belong to another store; its bytes count."""
         del self.files[chunk.file_id]
         chunk.file.close()
         self.ignore(chunk.name, chunk.nbytes)
@@ -254,7 +254,7 @@ class ChunkFolder:
         return chunk.resume(keys, slots=geometry.slots)
 
     def continue_with(self, chunk: ChunkFile) -> None:
-        """Append the next records of an array to a resumed file, once what it holds is durable. Blocks."""
+        """Append the next records of an array to a resumed file, once its records are durable. Blocks."""
         self._current[chunk.name.array] = chunk
         self.make_durable(chunk)
 

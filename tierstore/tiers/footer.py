@@ -1,8 +1,8 @@
-"""The footer of format 1: what a full chunk file gets so that a start need not scan it and Zarr can read it.
+"""The footer of format 1. A full chunk file gets it so that a start need not scan the file, and Zarr can read it.
 
-A key table (the used bytes of every record's header, and where each record lies) for the store, and the Zarr
-shard index for Zarr readers, right-aligned at the file's end. Called when a file is sealed and when a store
-starts. What is said here is what lies on disk: a change needs a new format version.
+It holds a key table for the store (the used bytes of every record's header, and where each record lies), and the
+Zarr shard index for Zarr readers, right-aligned at the file's end. Called when a file is sealed and when a store
+starts. This module defines bytes on disk: a change needs a new format version.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TRAILER = np.dtype(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keys:
-    """What lies in a chunk file, record by record in file order.
+    """The keys of a chunk file's records, in file order.
 
     Attributes:
         rows: `KEY`[n]; copies of the headers.
@@ -70,7 +70,7 @@ class Keys:
         return len(self.rows)
 
     def only(self, chosen: BoolArray) -> Keys:
-        """Some of the records. Picked as bytes, for numpy leaves the reserved ones of picked rows unset."""
+        """Some of the records. Picked as bytes, because numpy leaves the reserved bytes of picked rows unset."""
         used = self.rows.view(np.uint8).reshape(-1, HEADER_NBYTES)[chosen]
         return Keys(used.reshape(-1).view(KEY), self.pages[chosen], self.file_uuid)
 

@@ -1,8 +1,8 @@
-"""Scratch that frames a run of pool slots into records: their header pages and tail pages.
+"""Frames: header pages and tail pages that turn a run of pool slots into records.
 
-One frame belongs to one thread and is reused for every run. It lays [header, slot, tail] views side by
-side so that one vectored call moves many records without copying a payload, and it places or collects the
-checksums behind the payloads. It touches no file; the only pool bytes it changes are a slot's padding.
+A frame belongs to one thread and is reused for every run. It lays [header, slot, tail] views side by side, so that
+one vectored call moves many records without copying a payload. It also writes and reads the checksums behind the
+payloads. It touches no file; the only pool bytes it changes are a slot's padding.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Scratch:
         self._memory = aligned_buffer(PAGE_NBYTES)
 
     def take(self, nbytes: int) -> UInt8Array:
-        """uint8[nbytes], the same memory every time; what was taken before is not to be used any more."""
+        """uint8[nbytes], the same memory every time; memory taken before must no longer be used."""
         if nbytes > len(self._memory):
             self._memory = aligned_buffer(nbytes)
         return self._memory[:nbytes]

@@ -1,7 +1,7 @@
-"""Who owns a folder: what an owner writes into LOCK, and how another opener is told of it.
+"""Who owns a folder: the text that an owner writes into LOCK, and how it is shown to another opener.
 
-Called by the manifest alone. Advice for people: whether a folder is owned is the kernel's word, never this text's,
-which may be an earlier owner's, of another boot or of another machine.
+Called by the manifest alone. The text is advice for people; only the kernel's lock says whether a folder is owned.
+The text may stem from an earlier owner, an earlier boot or another machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def this_holder(store_uuid: str) -> bytes:
 
 
 def describe_holder(text: str) -> str:
-    """What the text in a LOCK that is held says, for a person: who, since when, and whether that can be."""
+    """Describe the text of a held LOCK for a person: who holds it, since when, and whether that can be true."""
     try:
         fields = json.loads(text)
         pid, host, boot, since = int(fields["pid"]), str(fields["host"]), str(fields["boot"]), int(fields["since"])

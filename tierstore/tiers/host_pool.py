@@ -1,7 +1,7 @@
 """The host pool's memory: private to this process, or one anonymous shared file that others map by its descriptor.
 
-Called by the store at start, by links and tiers for its bytes, and by whoever shares it. The kernel frees it
-when the last process that maps it is gone, so a killed one leaks nothing. It knows no slots and no blocks.
+Called by the store at start, by links and tiers for its bytes, and by the service, which shares it. The kernel frees
+it when the last process that maps it is gone, so a killed process leaks nothing. It knows no slots and no blocks.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _NUMBER_NBYTES = 4
 
 
 class HostPool:
-    """Shared memory of a fixed size, zero at first. No memory is taken before it is touched or populated.
+    """Memory of a fixed size, zero at first. No memory is taken before it is touched or populated.
 
     It is not inherited by fork, and asks for huge pages. Private memory gets them on most machines, shared
-    memory on few; see docs/decisions/0011-a-pool-is-private-unless-shared.md. What is shared is a file sealed
-    against shrinking, growing and further sealing before anyone else can see it: a client that could shorten it
-    could kill every process that maps it. It is the owner's alone (mode 0600).
+    memory on few; see docs/decisions/0011-a-pool-is-private-unless-shared.md. Shared memory is a file, sealed
+    against shrinking, growing and further sealing before any other process can see it: a client that could shorten
+    it could kill every process that maps it. It belongs to the owner alone (mode 0600).
 
-    Behind its bytes lies a number for each page, which its owner changes when a slot that begins there is given to
-    another block: whoever copies from a slot without asking compares before and after. At the end they are zeros again.
+    Behind its bytes lies a generation number for each page. The owner changes it when the slot that begins there is
+    given to another block; a process that copies without asking compares it before and after. `close` zeroes them.
 
     Attributes:
         nbytes: Its size.
         shared: As given.
-        file_nbytes: Size of the whole mapping, numbers included: what others map.
+        file_nbytes: Size of the whole mapping, numbers included: what other processes map.
 
     Args:
         nbytes: A positive multiple of `PAGE_NBYTES`.
         shared: Whether other processes may map it.
 
     Raises:
-        ConfigError: A size that is no such multiple.
-        MemoryLimitError: The memory is not there; nothing has been taken.
+        ConfigError: The size is not a positive multiple.
+        MemoryLimitError: There is not enough memory; nothing has been taken.
     """
 
     def __init__(self, nbytes: int, *, shared: bool = True) -> None:
@@ -120,7 +120,7 @@ class HostPool:
         Its pages are given back at once and read as zeros; it is unmapped when the last view of it is gone.
         """
         if self._memory is not None:
-            # its pages go now, whoever still views them; the numbers first, for whoever copies meanwhile
+            # free the pages now, even if viewed; the numbers first, so that copies in flight notice
             give_back(self._memory[self.nbytes :], shared=self.shared)
             give_back(self._memory[: self.nbytes], shared=self.shared)
             self._memory = None

@@ -1,7 +1,7 @@
-"""Which records are of a living epoch, and which of those are the last word on their identity.
+"""Finds the records of current epochs, and among them the latest of each identity.
 
 Called when the SSD tier starts, for a million records at a time: everything is columns. Pure: no file and no
-clock. Hashes are compared whole, by words of eight bytes.
+clock. Whole hashes are compared, in words of eight bytes.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Census:
 def last_of_each(found: FoundArray) -> BoolArray:
     """Which of `FOUND`[n] have the highest sequence of their identity: bool[n].
 
-    Sorted by the first word of the hash alone, then, where that is shared, by everything: hashes are digests,
-    so that nearly every record is told apart by the cheap sort (1 M records in 0.1 s instead of 0.8 s).
+    Sorts by the first word of the hash alone, then sorts records that share it by everything. Hashes are digests,
+    so the cheap sort tells nearly all records apart (1 M records in 0.1 s instead of 0.8 s).
     """
     last = np.ones(len(found), dtype=np.bool_)
     first_word = np.ascontiguousarray(found["hash_words"][:, 0])

@@ -1,8 +1,8 @@
-"""The folder's manifest: `store.json`, which says what the folder is, and `LOCK`, which says whose.
+"""The folder's manifest: `store.json`, which says what the folder holds, and `LOCK`, which says who owns it.
 
-Opened by whoever owns an SSD folder before its tier, and closed after it. Every change is durable before
-the call that made it returns. It refuses a folder it does not understand and leaves that as it was. For
-one thread at a time; `stands` may be asked on another.
+The owner of an SSD folder opens it before the tier, and closes it after. Every change is durable before its call
+returns. A folder that it does not understand is refused and left unchanged. For one thread at a time; `stands` may
+be called on another.
 """
 
 from __future__ import annotations
@@ -109,17 +109,17 @@ class Manifest:
         """End the epoch of a registered namespace, durably; blocks. Returns the next one.
 
         Raises:
-            DiskError: It could not be written. The epoch goes on; only where the disk refuses twice, as the new name
-                may hold all the same, it may be over in the next run, unless `stands` is asked before.
+            DiskError: It could not be written, and the epoch goes on in this run. If putting the old manifest back
+                failed too, the epoch may be over in the next run, unless `stands` is called before.
         """
         known = self._content["namespaces"][fingerprint.hex()]
         self._put(fingerprint.hex(), NamespaceContent(epoch=known["epoch"] + 1, identity=known["identity"]))
         return self.epoch(fingerprint)
 
     def stands(self) -> bool:
-        """Whether the folder is still this owner's: its LOCK is the one that was claimed. Blocks for one look.
+        """Whether the folder still belongs to this owner: its LOCK is the one that was claimed. Blocks for one look.
 
-        Where the manifest may not say what this run goes on with, because a call has failed, it is written again.
+        If a failed call may have left another state in the manifest, the state of this run is written again.
 
         Raises:
             DiskError: The disk does not say, or the manifest cannot be written.
@@ -232,7 +232,7 @@ def _parse(text: bytes) -> ManifestContent:
 
 
 def _epoch(entry: Mapping[str, int]) -> int:
-    """The epoch of a namespace: where one of its two copies is damaged, none of which records may be cleared."""
+    """The epoch of a namespace: the higher of its two copies, so that a damaged one brings no cleared record back."""
     return max(int(entry["epoch"]), int(entry.get("epoch_again", 0)))
 
 

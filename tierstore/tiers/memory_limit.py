@@ -1,7 +1,7 @@
 """How much memory this process may still take, and what sets that bound.
 
-Called by the host pool before it takes anything, so that a pool that is too large is refused with the numbers
-in hand, instead of ending in the kernel's killing of the engine. Reads the kernel's own files; takes nothing.
+Called by the host pool before it takes memory. A pool that is too large is refused with the numbers, instead of
+the kernel killing the engine later. Reads the kernel's own files; takes nothing.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _find_above(mount: Path, path: str, names: tuple[str, str, str]) -> Iterator
         limit, usage = _read(folder / limit_name), _read(folder / usage_name)
         if limit and usage and limit.strip() != "max":
             stat = dict(line.split(maxsplit=1) for line in (_read(folder / "memory.stat") or "").splitlines())
-            used = int(usage) - int(stat.get(reclaimable_name, 0))  # cached files are given up before anyone is killed
+            used = int(usage) - int(stat.get(reclaimable_name, 0))  # the kernel drops cached files before it kills
             yield MemoryLimit(f"the cgroup limit {folder / limit_name}", max(int(limit) - max(used, 0), 0))
         if folder == mount:
             return

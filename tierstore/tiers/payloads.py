@@ -1,7 +1,7 @@
-"""Where the payloads of records to be appended come from: slots as they are, slots encoded, or older records.
+"""Sources of the payloads of new records: plain slots, encoded slots, or older records.
 
-Called by the writing of records. While one run is written the next is prepared, perhaps by several threads,
-each with rows of its own.
+Called by `tierstore.tiers.writing`. While one run is written, the next is prepared, perhaps by several threads, each
+with rows of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Payloads(Protocol):
 
     @property
     def threads(self) -> int:
-        """How many prepare one run together; 0 where the write worker does it by itself."""
+        """Threads that prepare one run together; 0 if the write worker does it by itself."""
 
     @property
     def lanes(self) -> int:

@@ -1,7 +1,7 @@
-"""Puts runs of records into the file of their array, and into the next one where that is full.
+"""Appends runs of records to the current file of their array, and to the next file when that is full.
 
-Called by the SSD tier on its write worker. Whatever fails, the file that failed takes no more records; nothing
-that was staged behind it counts as written.
+Called by the SSD tier on its write worker. After any failure the file takes no more records, and nothing staged
+behind the failed write counts as written.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class RunPlacer:
 
     Args:
         disk: Remembers what failed, for the thread that asks.
-        folder: Where files come from.
-        writer: Of records.
+        folder: Provides the files.
+        writer: Writes the records.
     """
 
     def __init__(self, disk: WatchedDisk, folder: ChunkFolder, writer: RecordWriter) -> None:
@@ -41,7 +41,7 @@ class RunPlacer:
         self._writer = writer
 
     def append(self, run: Run, array: str) -> Outcome:
-        """Begin to append a run where there is room, cut at the ends of files; OK, or why the rest is left. Blocks."""
+        """Begin to append a run, split at the ends of files. OK, or why the rest is not written. Blocks."""
         src = run.batch.src
         old = (
             [self._folder.files[file] for file in set(src.file[run.left].tolist())] if isinstance(src, Extents) else []
@@ -67,7 +67,7 @@ class RunPlacer:
         return Outcome.OK
 
     def drain(self, array: str) -> bool:
-        """Block until everything appended is written; False where some of it is not: its rows are open again."""
+        """Block until everything appended is written. False if a write failed; its rows are open again."""
         return self._attempt(array, self._writer.drain)
 
     def _attempt(self, array: str, write: Callable[[], None]) -> bool:

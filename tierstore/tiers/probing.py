@@ -1,8 +1,8 @@
-"""Finds out whether an SSD folder can be read and written again, on the very files that blocks would go to.
+"""Tests whether an SSD folder can be read and written again, on the files that blocks would go to.
 
-Called by the SSD tier on its one write worker while the tier is off. A page of zeros goes where the next record
-will lie, in a file begun as for that record, is synced and read back: space, inodes, quota and rights are put
-to the test, and nothing is left that a start or a reader could see.
+Called by the SSD tier on its one write worker while the tier is off. It writes a page of zeros at the place of the
+next record, in a file begun as for that record, syncs it and reads it back. This tests space, inodes, quota and
+permissions, and leaves nothing that a start or a reader could see.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def probe_reading(folder: ChunkFolder) -> Outcome:
 def probe_writing(folder: ChunkFolder, spec: ArraySpec) -> Outcome:
     """Write, sync and read back one page where the next record of an array would go; blocks.
 
-    Where the capacity allows no further file but the one in reserve, that one is begun, and given back.
+    If the capacity allows no further file but the one in reserve, that one is begun, and removed again.
 
     Returns:
-        OK; or REJECTED where nothing could be begun, IO_ERROR where the disk failed.
+        OK; or REJECTED if no file could be begun, IO_ERROR if the disk failed.
     """
     declared = folder.declare(spec)
     if declared is not Outcome.OK:
@@ -69,7 +69,7 @@ def probe_writing(folder: ChunkFolder, spec: ArraySpec) -> Outcome:
 def probe_folder(folder: ChunkFolder, disk: Disk) -> Outcome:
     """The same in a file of its own, which is removed again; blocks. For a run that has written nothing yet.
 
-    REJECTED, too, where the file system is too small for what would be written.
+    Also REJECTED if the file system is too small for the files that would be written.
     """
     try:
         folder.look()

@@ -1,7 +1,7 @@
-"""How far the reading of a folder is, for the log: a start may take minutes where many files have to be scanned.
+"""Logs the progress of reading a folder: a start may take minutes if many files have to be scanned.
 
-Called by recovery where nobody else wants to know. Says it once a second, and when all is read; nothing of a folder
-that takes no time.
+Called by recovery if the caller passes no progress of its own. Logs once a second and at the end; nothing for a
+small folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The SSD tier of a folder that another store may own: what lay there when it was opened, for as long as it lies there.
+"""The read-only SSD tier, for a folder that another store may own: it has the blocks that lay there when it was opened.
 
-Implements `tierstore.tiers.base.Tier`. It writes nothing at all, holds no lock and, between two reads, no file open,
-so that what the owner gives back is given back. The owner goes on meanwhile: it seals files, which is followed, and
-gives files back, whose blocks are misses from then on. Every block is verified as in the owner's own tier.
+Implements `tierstore.tiers.base.Tier`. It writes nothing, holds no lock, and keeps no file open between two reads, so
+that files that the owner removes free their space. If the owner seals a file meanwhile, the tier follows the new name;
+blocks of a file that the owner reclaims become misses. Every block is verified as in the owner's own tier.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ReadOnlySsdTier:
     """Blocks on an SSD folder that may have an owner elsewhere. `recover` comes before the first `read`.
 
     Args:
-        disk: The folder; open for reading alone will do.
+        disk: The folder; read access is enough.
         pool: uint8[pool_nbytes]; the host pool, at a page boundary.
         epochs: The living epoch of each known namespace, by fingerprint.
         codecs: By name, what makes those that can be read.
@@ -84,10 +84,10 @@ class ReadOnlySsdTier:
         return sum(chunk.nbytes for chunk in self._chunks.values())
 
     def recover(self, progress: Progress | None = None) -> Iterator[Recovered]:
-        """Find what lies in the folder now; blocks. What the owner appends from now on is not seen.
+        """Find the blocks in the folder now; blocks. Blocks that the owner appends later are not seen.
 
         Raises:
-            FolderError: Files went faster than they could be read.
+            FolderError: The owner removed files faster than they could be read.
         """
         census = Census(self._epochs)
         for _ in range(_LOOKS_MAX):
@@ -122,19 +122,19 @@ class ReadOnlySsdTier:
         return CopyResult(job.job_id, outcomes, seconds=time.perf_counter() - started, fault=fault)
 
     def write(self, jobs: Sequence[CopyJob | TombstoneJob]) -> list[CopyResult]:
-        """Nothing: every block is REJECTED."""
+        """Write nothing: every block is REJECTED."""
         return [CopyResult(job.job_id, np.full(len(job), Outcome.REJECTED, np.uint8)) for job in jobs]
 
     def sync(self) -> Synced:
-        """Nothing was written, so nothing is left to sync."""
+        """Do nothing: there are no writes to sync."""
         return Synced(Outcome.OK)
 
     def discard(self, file: int) -> int:
-        """Nothing: no file is this tier's to give back, and none is asked of it while it takes no block."""
+        """Do nothing: no file belongs to this tier, and none is reclaimed while it takes no block."""
         raise AssertionError(f"file {file} of a folder that is open for reading alone is to be given back")
 
     def probe(self) -> Probed:
-        """Whether the folder can be listed. That nothing is written is no fault."""
+        """Test whether the folder can be listed. That nothing can be written is no fault."""
         try:
             self._disk.look("arrays")
         except DiskError as error:
@@ -146,13 +146,13 @@ class ReadOnlySsdTier:
         return [spent for codec in tuple(self._codecs.values()) for spent in codec.take_seconds().items()]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
     def _find(self, census: Census, progress: Progress) -> list[FoundFile] | None:
-        """Read the folder once; None where a file went between its listing and its opening.
+        """Read the folder once; None if a file was removed between listing and opening.
 
-        Sealed files first, which takes no time; the open ones, which are scanned, may be sealed meanwhile. So what a
-        file says of deletions is read in it, or, where it went after that, had been read.
+        Sealed files are read first, which is quick; open files are scanned and may be sealed meanwhile. So the
+        tombstones of every file are read, even if the file is removed later.
         """
         listed, _complete = list_chunks(self._disk)
         known = [(name, nbytes) for name, nbytes in listed if name.codec in self._new_codec]
@@ -188,7 +188,7 @@ class ReadOnlySsdTier:
         return None
 
     def _let_pass(self, chunk: ChunkFile) -> bool:
-        """Have a file opened for each read from now on; False where it is not there, and so cannot be read."""
+        """Close a file, to be opened for each read from now on; False if it is gone and cannot be read."""
         try:
             file = self._passing.open(chunk.name.path)
         except DiskError as error:

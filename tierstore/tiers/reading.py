@@ -1,8 +1,8 @@
 """Reads blocks into pool slots; none is OK before it has been verified against its identity.
 
-Called by the SSD tier from several read workers at once; each thread has scratch of its own. Raw blocks come
-straight into their slots, encoded ones by way of the scratch, from which they are decoded once they are
-known to be intact. No failure of a disk or of bytes becomes an exception here.
+Called by the SSD tier from several read workers at once; each thread has scratch of its own. Raw blocks are read
+straight into their slots. Encoded blocks are read into scratch, verified, and then decoded into their slots. Disk
+failures and corrupt bytes raise no exception here.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class RecordReader:
     """Reads jobs of blocks.
 
     Args:
-        pool: Where the blocks go.
-        reads_max: Calls of the disk at once. With more threads than that the disk goes on reading while blocks are
-            verified; threads that began together also end together, and would leave it idle then.
+        pool: Receives the blocks.
+        reads_max: Concurrent disk calls. With more threads than that, the disk goes on reading while blocks are
+            verified; else threads that begin together also end together, and leave it idle.
     """
 
     def __init__(self, pool: Pool, reads_max: int) -> None:
@@ -66,7 +66,7 @@ class RecordReader:
         self._own = threading.local()
 
     def read(self, job: CopyJob, files: Mapping[int, ChunkFile], codecs: Mapping[str, Codec]) -> UInt8Array:
-        """Fill the job's slots; blocks. Slots of blocks that are not OK may hold anything.
+        """Fill the job's slots; blocks. The slot of a block that is not OK may hold anything.
 
         Args:
             job: A read; its extents may lie in any order.

@@ -1,7 +1,7 @@
-"""The recency file: how lately and how often blocks were used, so that a restart need not forget it.
+"""The recency file: keeps each block's last use and number of uses across restarts.
 
-Called by the store at its end and now and then between, and once at its start. Advice only: where it is missing
-or damaged, blocks are as old as their files, and nothing else is lost.
+The store reads it once at start, and writes it every minute and at its end. It is advice only: without it, or if it
+is damaged, blocks are as old as their files, and nothing else is lost.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _logger = logging.getLogger(__name__)
 
 
 def recency_keys(fingerprint: bytes, hashes: UInt8Array) -> NDArray[np.uint64]:
-    """What names blocks in the file: uint64[n], of a namespace's fingerprint and uint8[n, 32] hashes.
+    """uint64[n]: the keys of blocks in the file, made from a namespace's fingerprint and uint8[n, 32] hashes.
 
-    Two blocks in 2**64 share one, and then at worst their ages.
+    Two blocks share a key with a probability of 1 in 2**64; then they share at worst their ages.
     """
     (space,) = np.frombuffer(fingerprint[:8], dtype="<u8")
     words = np.ascontiguousarray(hashes[:, :8]).view("<u8").reshape(-1)

@@ -1,8 +1,8 @@
 """The record of format 1: one header page, then a block's encoded bytes followed by their CRC32C.
 
-Pure arithmetic and bytes, for many records at once: headers are rows of one numpy structured array whose
-fields are assigned and compared by column. Called by the reading, writing and scanning of chunk files; it
-never touches a file. What is said here is what lies on disk: a change needs a new format version.
+Pure arithmetic on bytes, for many records at once: headers are rows of one numpy structured array whose fields
+are assigned and compared by column. Called by the modules that read, write and scan chunk files; it never touches a
+file. This module defines bytes on disk: a change needs a new format version.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Finds what an earlier run left in the chunk files, and leaves the folder ready for more.
+"""Recovers the blocks of an earlier run from the chunk files, and makes the folder ready for writing.
 
-Called once by the SSD tier when it starts. Files are read (see `finding`) on a few threads. Those without a living
-record are given back, then the oldest ones until a clean file fits within the capacity; the newest open file of each
-array is continued, the others are sealed. Names that are none of ours are left alone.
+Called once by the SSD tier when it starts. A few threads read the files (see `finding`). Files without a record that
+counts are removed, then the oldest files until a clean file fits within the capacity. The newest open file of each
+array is continued, the others are sealed. Files with foreign names are left alone.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a start found.
+    """The result of a recovery.
 
     Attributes:
-        blocks: Oldest file first; of one file, by namespace.
+        blocks: Oldest file first; within a file, by namespace.
         sequence_base: A multiple of 65,536 above the sequence of every record seen.
-        complete: Whether the whole folder could be listed. Where not, nothing may be written to it.
+        complete: Whether the whole folder could be listed. If not, nothing may be written to it.
     """
 
     blocks: list[Recovered]
@@ -71,10 +71,10 @@ def recover(
     Args:
         disk: The folder's disk.
         folder: Receives the files.
-        graves: Keeps the tombstones of files that are given back.
+        graves: Keeps the tombstones of files that are removed.
         epochs: The living epoch of each known namespace, by fingerprint.
         codecs: Names of the codecs whose arrays can be read.
-        progress: Told of the bytes of chunk files; None: the log is.
+        progress: Told how many bytes of chunk files are read. None: progress is logged.
     """
     listed, complete = list_chunks(disk)
     names = _readable(listed, folder, codecs)
@@ -166,7 +166,7 @@ def _take_up(files: list[FoundFile], folder: ChunkFolder) -> None:
 
 
 def _shrink(files: list[FoundFile], folder: ChunkFolder, graves: Graves) -> list[FoundFile]:
-    """Give back what is of no use, then the oldest until there is a reserve; those that stay. Blocks."""
+    """Remove useless files, then the oldest until a reserve fits; returns those that stay. Blocks."""
     useful: list[FoundFile] = []
     for file in files:
         if file.alive.any() or not file.readable or (file.chunk.appendable and file.chunk.tombstone_pages):

@@ -1,8 +1,8 @@
-"""Walks one chunk file of an earlier run and says which records lie in it. Reads only; used at the start.
+"""Scans one chunk file of an earlier run for its records. Reads only; used at the start.
 
-Goes from valid header to valid header, and page by page where there is none, so that a bad page costs no
-more than its own record. Reads in large pieces where records are small and skips payloads where they are
-large. A sector that cannot be read is passed over; a file with too many of them is left off.
+It goes from valid header to valid header, and page by page where there is none, so that a bad page costs no more
+than its own record. Small records are read in large pieces; large payloads are skipped. An unreadable sector is
+passed over; a file with too many of them is given up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the chunk files of one folder take, and what they may still take.
+"""Accounts for the space that the chunk files of one folder take and may still take.
 
-Called by the folder, on the SSD tier's one write worker. Keeps the hard limits: no file is begun beyond the
-capacity or below the file system's free-space floor, and one clean file stays in reserve for what lets others go.
+Called by the folder, on the SSD tier's one write worker. It keeps the hard limits: no file is begun beyond the
+capacity or below the file system's free-space floor, and one clean file stays in reserve for reclaiming others.
 A file counts until its bytes are known to be free.
 """
 
@@ -64,8 +64,8 @@ class FolderLimits:
 def default_file_nbytes(capacity_nbytes: int) -> int:
     """Length of a chunk file where none is set: a 128th of the capacity, 128 MiB to 4 GiB, whole pages.
 
-    Below 4 GiB it is a 32nd, 64 MiB at least. Beginning and sealing a file costs about 12 ms of a disk's time, whatever
-    its length, and the fewer there are the more is forgotten with each; see
+    Below 4 GiB of capacity it is a 32nd, at least 64 MiB. Beginning and sealing a file costs about 12 ms of disk time,
+    whatever its length; but the longer the files, the more blocks are forgotten with each. See
     docs/decisions/0025-chunk-files-are-a-128th-of-the-capacity.md.
     """
     shortest = min(max(capacity_nbytes // 32, 64 << 20), 128 << 20)
@@ -102,9 +102,9 @@ class Space:
 
     @property
     def shortage(self) -> str:
-        """Why no file can be begun whichever of ours is given back: the file system is full, or too small. Or nothing.
+        """Why no file can be begun even after reclaiming ours: the file system is full or too small. Else empty.
 
-        A single file is not given back.
+        A single file is not reclaimed.
         """
         free_nbytes, floor_nbytes = self._disk_free_nbytes, self._limits.free_floor_nbytes
         if free_nbytes < floor_nbytes:
@@ -128,17 +128,17 @@ class Space:
         return min(FILES_MAX, self._limits.capacity_nbytes // file_nbytes)
 
     def files_left(self, file_nbytes: int, *, reserved: bool = False) -> int:
-        """How many files of one length may still be begun, by both limits; beside the reserve, or with it."""
+        """How many files of one length both limits still allow; without the reserve, or with it if `reserved`."""
         left = self._ceiling_nbytes - self.nbytes
         free = self._disk_free_nbytes - self._limits.free_floor_nbytes
         return max(0, min(left, free) - (0 if reserved else self.reserve_nbytes)) // file_nbytes
 
     def kept_nbytes(self, chunk: ChunkFile, going: Collection[ChunkFile]) -> int:
-        """Of a file's room, what tombstones of the file that goes next may need: nothing while there is a reserve.
+        """Room of a file to keep for tombstones of the file reclaimed next; 0 while there is a reserve.
 
         Args:
-            chunk: What is to be appended to, or begun for that, as the one file of its array.
-            going: Files one of which goes next.
+            chunk: The file of its array that is to be appended to, or begun.
+            going: Files of which one is reclaimed next.
         """
         if not going or self.has_reserve:
             return 0
@@ -152,7 +152,7 @@ class Space:
 
     @contextmanager
     def shrinking(self) -> Iterator[None]:
-        """Let a folder without a clean file in reserve take one more than it has: what lets others go comes first."""
+        """Let a folder without a clean file in reserve begin one more: reclaiming others comes first."""
         self._ceiling_nbytes = max(self._ceiling_nbytes, self.nbytes + self.reserve_nbytes)
         try:
             yield
@@ -175,15 +175,15 @@ class Space:
         self._disk_free_nbytes = self._disk.look("").free_nbytes
 
     def took(self, nbytes: int) -> None:
-        """Know that the file system has less since the last look."""
+        """Subtract bytes taken since the last look from what the file system can still take."""
         self._disk_free_nbytes -= nbytes
 
     def ignore(self, name: ChunkName, nbytes: int) -> None:
-        """Count a file that nothing is done with in this run."""
+        """Count the bytes of a file that this run does not use."""
         self._ignored.append((name, nbytes))
 
     def let_go(self, chunk: ChunkFile) -> None:
-        """Close a file and remove it; blocks. Where that fails its bytes count on until it succeeds."""
+        """Close a file and remove it; blocks. If that fails, its bytes still count until it succeeds."""
         del self.files[chunk.file_id]
         chunk.file.close()
         self._leaving.append(chunk)

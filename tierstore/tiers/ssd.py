@@ -1,8 +1,8 @@
 """The SSD tier: blocks as records in append-only chunk files, verified whenever they are read.
 
 Implements `tierstore.tiers.base.Tier` for links: `read` runs on several workers, everything else on the one
-write worker of the folder. Bytes move straight between pool slots and the disk. Whatever a disk does, the
-verbs answer with outcomes: no exception leaves them, and no block that does not verify is ever OK.
+write worker of the folder. Bytes move straight between pool slots and the disk. Whatever a disk does, the verbs
+return outcomes: they raise no exception, and no block that does not verify is ever OK.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class SsdTier:
         disk: The folder.
         pool: uint8[pool_nbytes]; the host pool, at a page boundary.
         manifest: The folder's manifest, held open by the caller for as long as the tier is.
-        capacity_nbytes: What all chunk files together may take.
+        capacity_nbytes: Bytes that all chunk files together may take.
         file_nbytes: Length of one chunk file, whole pages; see `default_file_nbytes`.
-        free_floor_nbytes: What must stay free in the file system when a file is begun.
-        codec: Of blocks that are written; the raw one needs no copy.
-        other_codecs: By name, what makes those of which earlier runs may have left blocks, to be read.
+        free_floor_nbytes: Bytes that must stay free in the file system when a file is begun.
+        codec: Codec of blocks that are written; the raw one needs no copy.
+        other_codecs: Factories, by name, of the codecs in which earlier runs may have left blocks, to be read.
         open_files_max: Files that are kept open; None: see `tierstore.disk.bounded.default_files_max`.
-        reads_max: Reads of the disk at once; see `RecordReader`.
-        direct: Reads into the device pool; None where no job asks for that.
+        reads_max: Concurrent reads of the disk; see `RecordReader`.
+        direct: Reads into the device pool; None if no job asks for that.
         clock: Unix time in nanoseconds, for the records' headers.
 
     Raises:
@@ -122,8 +122,8 @@ class SsdTier:
     def write(self, jobs: Sequence[CopyJob | TombstoneJob]) -> list[CopyResult]:
         """Append the jobs' records, neighbours in one call; blocks. Changes the padding of their slots.
 
-        A block or deletion is OK (readable, or valid, now), REJECTED where a limit leaves no room, or IO_ERROR
-        where the disk failed; the file that failed takes no more records, and the next call tries another one.
+        A block or deletion is OK (readable, or valid, now), REJECTED if a limit leaves no room, or IO_ERROR if the
+        disk failed. The file that failed takes no more records; the next call tries another one.
         """
         assert self._recovered is not None, "recover() comes before the first write"
         self._disk.take_fault()
@@ -145,15 +145,15 @@ class SsdTier:
     def sync(self) -> Synced:
         """Make every record whose write has returned durable, one fdatasync a file written to; blocks.
 
-        IO_ERROR is said once: records written since the last OK may then be lost to a crash, and only
-        those written anew are in question for the next call.
+        IO_ERROR is reported once: a crash may then lose records written since the last OK. The next call answers
+        only for records written after it.
         """
         synced = self._folder.sync()
         return synced if self._is_owner() else replace(synced, outcome=Outcome.IO_ERROR)
 
     @property
     def shortage(self) -> str:
-        """Why nothing can be written whichever file goes; empty where something can."""
+        """Why nothing can be written even after reclaiming files; empty if something can."""
         return self._folder.shortage if self._recovered and self._recovered.complete else _NOT_LISTED
 
     @property
@@ -163,7 +163,7 @@ class SsdTier:
 
     @property
     def used_nbytes(self) -> int:
-        """The lengths of all chunk files, those among them that could not be opened or removed."""
+        """The lengths of all chunk files, including those that could not be opened or removed."""
         return self._folder.used_nbytes
 
     def take_codec_seconds(self) -> list[tuple[Verb, float]]:
@@ -171,10 +171,10 @@ class SsdTier:
         return [spent for codec in tuple(self._codecs.values()) for spent in codec.take_seconds().items()]
 
     def discard(self, file: int) -> int:
-        """Give a chunk file back, durably; blocks. Nothing may read it. Returns the bytes the tier can take.
+        """Reclaim a chunk file, durably; blocks. Nothing may read it. Returns the bytes the tier can take.
 
-        Deletions in it that something else may still need are kept. Where removing it fails its blocks are
-        gone all the same, and its bytes count until that succeeds.
+        Tombstones in it that are still needed are kept. If removing it fails, its blocks are gone all the same,
+        and its bytes count until it is removed.
         """
         if self._is_owner():
             self._graves.discard(file)
@@ -192,7 +192,7 @@ class SsdTier:
         return Probed(reading, writing, self._folder.free_nbytes(self._last), fault)
 
     def _write_fault(self) -> Fault | None:
-        """Why the last call could not write, where that is no limit of this tier's own."""
+        """Why the last call could not write, unless a limit of this tier is the reason."""
         if not self._owned:
             return Fault(_NOT_OWNED)
         fault = self._disk.take_fault(besides="read")  # of a record that was to be written again
@@ -219,7 +219,7 @@ class SsdTier:
         return iter(self._recovered.blocks)
 
     def close(self) -> None:
-        """Sync and let go of every file and of the threads; blocks."""
+        """Sync and close every file, and end the threads; blocks."""
         self._folder.close()
         self._writer.close()
 
@@ -268,7 +268,7 @@ class SsdTier:
         return self._folder.free_nbytes(spec)
 
     def _is_owner(self) -> bool:
-        """Whether the folder is still ours: a look at its LOCK. Where it is not, nothing is written any more."""
+        """Whether the folder still belongs to this store: a look at its LOCK. If not, nothing is written any more."""
         try:
             if self._owned and not self._manifest.stands():
                 self._owned = False
@@ -286,7 +286,7 @@ class SsdTier:
         return self._folder.declare(spec)
 
     def _codec_to_write(self, job: CopyJob) -> str:
-        """What a job's records are to be of. A rewritten one stays as it is; such a job reads a single file."""
+        """The codec for a job's records. A rewritten record keeps its codec; such a job reads a single file."""
         extents = job.src_locations
         return self._codec_of(int(extents.file[0])) if isinstance(extents, Extents) and len(job) else self._codec.name
 
@@ -296,5 +296,5 @@ class SsdTier:
 
 
 def _is_whole(result: CopyResult) -> bool:
-    """Whether everything was written; what is corrupt already is no failure to write."""
+    """Whether everything was written; a block that was corrupt already is no failed write."""
     return not ((result.outcomes == Outcome.REJECTED) | (result.outcomes == Outcome.IO_ERROR)).any()

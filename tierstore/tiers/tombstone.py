@@ -1,8 +1,8 @@
-"""Deletions on SSD: records that say which blocks of a namespace are deleted, and how long they are kept.
+"""Tombstones: records on SSD that say which blocks of a namespace are deleted.
 
-Called by the SSD tier on its one write worker, and when it starts. A tombstone is outlived only by a record of
-the same identity with a higher sequence. It must outlive every older record of its identity: before a file is
-given back, its tombstones that something left behind may still need are appended again, as they were.
+Called by the SSD tier on its one write worker, and when it starts. A tombstone overrides every record of the same
+identity with a lower sequence, and must outlive them all. So before a file is removed, those of its tombstones that
+override records elsewhere are appended to another file, unchanged.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tombstone:
-    """What one record says.
+    """The content of one tombstone record.
 
     Attributes:
         fingerprint: Of the namespace.
@@ -65,7 +65,7 @@ class Tombstone:
 
 
 def read_tombstone(chunk: ChunkFile, page: int) -> Tombstone | None:
-    """The same as `load_tombstone`; None, with a warning, also where the disk fails."""
+    """The same as `load_tombstone`; None, with a warning, also if the disk fails."""
     try:
         return load_tombstone(chunk, page)
     except DiskError as error:
@@ -74,10 +74,10 @@ def read_tombstone(chunk: ChunkFile, page: int) -> Tombstone | None:
 
 
 def load_tombstone(chunk: ChunkFile, page: int) -> Tombstone | None:
-    """Read the tombstone whose header lies at a page; blocks. None, with a warning, where there is no intact one.
+    """Read the tombstone whose header lies at a page; blocks. None, with a warning, if there is no intact one.
 
     Raises:
-        DiskError: It could not be read, not even the second time; it may be there all the same.
+        DiskError: Two reads failed; the tombstone may be there all the same.
     """
     record = aligned_buffer(_RECORD_NBYTES)
     try:
@@ -112,7 +112,7 @@ class Graves:
     """Writes tombstones, and keeps them for as long as they are needed.
 
     Args:
-        folder: Whose files they go to.
+        folder: The folder whose files they go to.
         epochs: The living epoch of every known namespace, by fingerprint.
         clock: Unix time in nanoseconds.
 
@@ -132,7 +132,7 @@ class Graves:
         self.sequence_base = 0
 
     def write(self, job: TombstoneJob, array: str) -> UInt8Array:
-        """Append a job's tombstones, each `COPIES` times, to files of an array where there is room; blocks.
+        """Append a job's tombstones, each `COPIES` times, to files of an array that have room; blocks.
 
         Returns:
             uint8[n] of `Outcome`, one a hash: OK, REJECTED or IO_ERROR.
@@ -158,25 +158,25 @@ class Graves:
         return outcomes
 
     def discard(self, file: int) -> None:
-        """Give a chunk file back, and those before it that could not go; blocks.
+        """Reclaim a chunk file, and earlier ones that could not be removed; blocks.
 
-        One that cannot go either stays, unknown to everybody else, until another is given back or `try_again`.
+        A file that cannot be removed yet stays, known to this class alone, until the next `discard` or `try_again`.
         """
         self._postponed = [file_id for file_id in (*self._postponed, file) if not self.release(file_id)]
 
     def try_again(self) -> None:
-        """Give back what could not go, where a file has been begun since that may take its tombstones; blocks."""
+        """Try again to remove files, if one has been begun since that may take their tombstones; blocks."""
         newest = max(self._folder.files, default=-1) if self._postponed else self._newest
         if newest != self._newest:
             self._newest = newest
             self._postponed = [file_id for file_id in self._postponed if not self.release(file_id)]
 
     def release(self, file: int) -> bool:
-        """Remove a chunk file if it can go; blocks. Whether it has gone.
+        """Remove a chunk file if it is safe; blocks. Whether it was removed.
 
-        It can once its blocks that were written again are durable, and so are its tombstones that are still needed.
-        Where the blocks may not be durable elsewhere, now or after a sync that failed earlier, it stays for the next
-        start.
+        It is safe once its rewritten blocks and its tombstones that are still needed are durable in other files.
+        If the blocks may not be durable there, now or after a sync that failed earlier, the file stays for the
+        next start.
         """
         chunk = self._folder.files.get(file)
         if chunk is None:
@@ -214,7 +214,7 @@ class Graves:
         return all([self._folder.make_durable(chunk) for chunk in files.values()])
 
     def _room_of_deletions(self, chunk: ChunkFile) -> int:
-        """How many tombstones that let no file go a file takes: those of the file that goes next still find room."""
+        """How many tombstones of deletions fit into a file, with room kept for those of the file reclaimed next."""
         stays = self._needed.union(self._postponed)
         oldest = islice((own for file, own in self._folder.files.items() if file not in stays), _NEXT_TO_GO)
         return max(0, chunk.room_nbytes - self._folder.kept_nbytes(chunk, tuple(oldest))) // TOMBSTONE_NBYTES
@@ -222,7 +222,7 @@ class Graves:
     def _append(
         self, tombstones: Sequence[Tombstone], array: str, room: Callable[[ChunkFile], int]
     ) -> Iterator[tuple[ChunkFile, int] | Outcome]:
-        """Append tombstones file by file: how many went to which, and at last why the rest did not."""
+        """Append tombstones file by file. Yields how many went to which file, and at last why the rest did not."""
         start = 0
         while start < len(tombstones):
             chunk = self._folder.place_tombstones(array, room)
@@ -242,7 +242,7 @@ class Graves:
 
 
 def _room(chunk: ChunkFile) -> int:
-    """How many tombstones of a file that goes another one takes."""
+    """How many tombstones of a reclaimed file fit into another file."""
     return chunk.room_tombstones
 
 

@@ -1,7 +1,7 @@
-"""Small files that are read whole and replaced whole: what stands beside the chunk files in a store's folder.
+"""Reads and replaces small files as a whole: the files beside the chunk files in a store's folder.
 
-Called by the manifest, by the arrays' Zarr metadata and by the recency file, when a store starts and ends and
-now and then between. After a crash there is the old content or the new one, never a mixture.
+Called for the manifest, the arrays' Zarr metadata and the recency file. After a crash a file has the old content or
+the new one, never a mixture.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Appends blocks to chunk files, as runs of records in one vectored call each.
 
-Called by the SSD tier on its one write worker. The checksums of the next runs are computed, or their blocks
-encoded, on threads of their own while one is being written. It decides nothing about files: the tier says
-where a run goes.
+Called by the SSD tier on its one write worker. While one run is written, other threads compute the checksums of the
+next runs, or encode their blocks. This module decides nothing about files: the tier says where a run goes.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ class RecordWriter:
     """Turns batches into records. Owns the threads that compute checksums or encode.
 
     Args:
-        pool: Where blocks come from.
-        files: Where older records come from, by the number in extents.
+        pool: Source of blocks.
+        files: Source of older records, by the number in extents.
         clock: Unix time in nanoseconds.
 
     Attributes:
-        sequence_base: Above every sequence of an earlier run, a multiple of 65,536. A record's sequence is this,
-            and its job's number times 65,536, and its place in the job: the order in which jobs were planned.
+        sequence_base: A multiple of 65,536, above every sequence of an earlier run. A record's sequence is this plus
+            its job's number times 65,536 plus its place in the job; so sequences follow the order of planning.
     """
 
     def __init__(self, pool: Pool, files: Mapping[int, ChunkFile], clock: Callable[[], int]) -> None:
@@ -58,8 +57,8 @@ class RecordWriter:
     def runs(self, batch: Batch) -> Generator[Run]:
         """Cut a batch into runs, each yielded when it is ready to be appended; blocks until then.
 
-        The first is prepared here, the others meanwhile on the threads. To be iterated to its end or closed: the
-        threads read the slots until then.
+        The caller's thread prepares the first run, the other threads the rest. Iterate to the end, or close the
+        iterator: the threads read the slots until then.
         """
         batch.created_ns[:] = self._clock()
         source = self._source(batch)
@@ -85,9 +84,9 @@ class RecordWriter:
     def append(self, run: Run, chunk: ChunkFile, *, kept_nbytes: int = 0) -> None:
         """Begin to write the rows of a run that are left, as many as the file has room for; blocks.
 
-        They are OK then, and it is known where they are, unless a later call raises. One file at a time:
-        `drain` comes before the first to another. Changes the padding of their slots. `kept_nbytes` of the file's room
-        are left for others.
+        The rows then are OK and have their place, unless a later call raises. One file at a time: `drain` comes
+        before the first append to another file. Changes the padding of the rows' slots, and leaves `kept_nbytes` of
+        the file's room for others.
 
         Raises:
             DiskError: A write failed; its rows and those behind it are open again. Nothing more may be appended.
@@ -107,7 +106,7 @@ class RecordWriter:
         batch.end(rows, Outcome.OK)
         self._appender.begin(staged)
         if source.lanes < UNBOUND:
-            self._appender.drain()  # what holds the payloads is wanted for the next run
+            self._appender.drain()  # the scratch of the payloads is needed for the next run
 
     def drain(self) -> None:
         """Block until everything that was appended is written.
@@ -154,11 +153,11 @@ def _lose(staged: Staged) -> None:
 
 
 class _Ahead:
-    """One thread's share of the runs behind the first, prepared in order and no further ahead than there are lanes.
+    """One thread's share of the runs behind the first, prepared in order and at most as far ahead as there are lanes.
 
     Attributes:
         room: Counts runs that may be prepared.
-        ready: Counts runs that are.
+        ready: Counts runs that are prepared.
     """
 
     def __init__(self, source: Payloads, runs: Sequence[Run], share: int) -> None:
@@ -180,7 +179,7 @@ class _Ahead:
                 self._source.prepare(run, run.rows[self._share :: self._source.threads])
                 self.ready.release()
         finally:
-            self.ready.release(len(self._runs))  # whatever has happened, nobody waits for more
+            self.ready.release(len(self._runs))  # whatever has happened, release all waiters
             self._ended.set()
 
     def stop(self) -> None:

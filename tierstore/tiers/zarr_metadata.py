@@ -1,7 +1,7 @@
-"""What makes the folder a Zarr hierarchy: `zarr.json` of its groups and arrays, written and read by us.
+"""Makes the folder a Zarr hierarchy: writes and reads the `zarr.json` of its groups and arrays.
 
-Called by the SSD tier when it starts and when it begins an array. An array is of one layout and one codec; its
-chunk files are Zarr shards, its inner chunks the blocks. Only offline tools and tests know Zarr itself.
+Called by the SSD tier when it starts and when it begins an array. An array has one layout and one codec; its
+chunk files are Zarr shards, its blocks the inner chunks. Only offline tools and tests use Zarr itself.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """The array that blocks of one layout and codec go to."""
+    """The array for the blocks of one layout and codec."""
 
     layout: KVLayout
     codec: Codec
@@ -177,14 +177,14 @@ class ZarrArrays:
         self._known[spec.name] = geometry
 
     def adopt(self, array: str, files: Callable[[int], int]) -> Geometry | None:
-        """Know an array of an earlier run again; blocks.
+        """Take over an array of an earlier run; blocks.
 
         Args:
             array: Its name.
-            files: How many files of a length there may be; its shape is made to cover them.
+            files: How many files of a length there may be; the array's shape is made to cover them.
 
         Returns:
-            Its geometry; None, with a warning, where its metadata is missing or not ours.
+            Its geometry; None, with a warning, if its metadata is missing or not written by tierstore.
         """
         path = _path(array)
         try:
