@@ -1,8 +1,7 @@
-"""The seam between the store and the file system. What stands above never calls the operating system.
+"""The interface between the store and the file system. Code above it makes no file calls of the operating system.
 
-Two implementations: `tierstore.disk.posix` and the simulated disk of `tierstore.testing`. Paths are
-strings relative to the disk's root, parts joined by ``/``. Every failure is a `DiskError`; a short read
-or write is one too, never a silent part.
+Two implementations: `tierstore.disk.posix` and the simulated disk of `tierstore.testing`. Paths are strings relative
+to the disk's root, parts joined by ``/``. Every failure is a `DiskError`, also a short read or write.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Folder:
 
     Attributes:
         entries: Sorted by name; empty where the folder does not exist.
-        free_nbytes: What the file system under it can still take.
+        free_nbytes: Bytes that the file system under it can still take.
     """
 
     entries: tuple[Entry, ...]
@@ -55,7 +54,7 @@ class File(Protocol):
 
     @property
     def direct(self) -> bool:
-        """Whether it bypasses the page cache (and so demands alignment)."""
+        """Whether transfers bypass the page cache (and so must be aligned)."""
 
     def read_into(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Fill the buffers one after another from `offset`. Raises DiskError on a short read."""
@@ -75,14 +74,14 @@ class Lock(Protocol):
     """An exclusive claim on a file, held until closed or until the process ends."""
 
     def stands(self) -> bool:
-        """Whether the file claimed still has its name; where it was removed or replaced, another may own the place.
+        """Whether the claimed file still has its name. If it was removed or replaced, another process may own the path.
 
         Raises:
             DiskError: The disk does not say.
         """
 
     def close(self) -> None:
-        """Give the claim up."""
+        """Release the claim."""
 
 
 @runtime_checkable
@@ -111,16 +110,16 @@ class Disk(Protocol):
     def lock(self, path: str, holder: bytes) -> Lock:
         """Claim `path` (created where missing) for this process and write `holder` into it.
 
-        There is one claim at a time, also where the file is removed or replaced under its holder.
+        There is one claim at a time, even if the file is removed or replaced under its holder.
 
         Raises:
-            FolderBusyError: A live process holds it; the message shows what that one wrote.
-            FolderError: The file system knows no claims.
+            FolderBusyError: A live process holds it; the message shows the text that the holder wrote.
+            FolderError: The file system does not support locks.
         """
 
 
 def path_parts(operation: str, path: str) -> list[str]:
-    """Split a path that must stay under the root; for those who write a disk.
+    """Split a path that must stay under the root; for implementations of a disk.
 
     Raises:
         DiskError: EINVAL where the path is absolute or has an empty part, ``.``, ``..`` or a NUL.

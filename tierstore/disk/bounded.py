@@ -1,8 +1,8 @@
-"""A disk that keeps a bounded number of files open: the others are opened again when they are wanted.
+"""A disk that keeps a bounded number of files open, and opens the others again on use.
 
-Put between a tier and its disk by the tier, for every chunk file has a handle for as long as it exists, and a
-process has few descriptors. To those above it is a disk like any other. Must never close a file under a call,
-nor one whose name may lead elsewhere or whose writes may not be durable.
+The SSD tier puts it between itself and its disk: every chunk file has a handle for as long as it exists, and a
+process has few descriptors. It implements `Disk`, so callers notice nothing. It must never close a file during a
+call, nor one whose name may lead to another file or whose writes may not be durable.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _FILES_MAX: Final = 256
 
 
 def default_files_max() -> int:
-    """Files to keep open where nothing else is said: 256, or a quarter of what this process may open."""
+    """The default number of files to keep open: 256, or a quarter of what this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _FILES_MAX if soft == resource.RLIM_INFINITY else max(1, min(_FILES_MAX, soft // 4))
 
 
 class BoundedFile:
-    """A file that may be closed meanwhile; see `tierstore.disk.base.File`.
+    """A file that may be closed between calls; see `tierstore.disk.base.File`.
 
-    Any call may open it again, and is a DiskError where that fails. The attributes below are `BoundedDisk`'s.
+    Any call may open it again, and raises DiskError if that fails. `BoundedDisk` manages the attributes below.
 
     Attributes:
-        path: What it is called now.
-        handle: What it is open by; None while it is closed.
+        path: Its present name.
+        handle: The open file behind it; None while it is closed.
         kept: Whether it stays open: it is being written, or its name is gone or was taken by another file.
-        claims: Calls under way.
+        claims: Calls in flight.
         closed: Whether `close` was called.
     """
 
@@ -80,10 +80,10 @@ class BoundedFile:
 
 
 class BoundedDisk:
-    """Another disk, of whose files only so many are open at a time: those used last.
+    """Wraps a disk and keeps only the most recently used of its files open.
 
-    A file that was created or written to here stays open until it gets another name, which is when its writer is
-    done with it. Such files, and those that calls are using, may be more than the bound.
+    A file that was created or written here stays open until it is renamed, which is when its writer is done with it.
+    Such files, and files in use by calls, may exceed the bound.
 
     Args:
         disk: The disk.
@@ -107,7 +107,7 @@ class BoundedDisk:
         return self._enter(path, self._opened(lambda: self._disk.open(path)), kept=False)
 
     def rename(self, src: str, dst: str) -> None:
-        """Move a file over `dst`; one that was written to need not stay open any more."""
+        """Move a file over `dst`; a file that was written need not stay open any more."""
         moved, replaced = self._keep(src), self._keep(dst)
         self._disk.rename(src, dst)
         with self._lock:
@@ -137,7 +137,7 @@ class BoundedDisk:
 
     @contextmanager
     def claimed(self, file: BoundedFile, operation: str) -> Iterator[File]:
-        """What a file is open by, opened again where it was closed; it stays open meanwhile. Raises DiskError."""
+        """The open file behind a handle, opened again if it was closed; it stays open during use. Raises DiskError."""
         with self._lock:
             if file.closed:
                 raise DiskError(operation, file.path, errno.EBADF)
@@ -153,7 +153,7 @@ class BoundedDisk:
             _close(surplus)
 
     def let_go(self, file: BoundedFile) -> None:
-        """Close a file for good, at the end of the calls that are using it."""
+        """Close a file for good, once the calls that use it have ended."""
         with self._lock:
             file.closed = True
             self._named.discard(file)
@@ -171,7 +171,7 @@ class BoundedDisk:
         return file
 
     def _reopen(self, file: BoundedFile) -> File:
-        """Open a claimed file again; another call that does the same may be first."""
+        """Open a claimed file again, unless another call has opened it first."""
         opened = self._opened(lambda: self._disk.open(file.path))
         with self._lock:
             if file.handle is None:
@@ -185,7 +185,7 @@ class BoundedDisk:
         return handle
 
     def _opened(self, attempt: Callable[[], File]) -> File:
-        """Open a file; where the process has no descriptor left, once more without those that are idle."""
+        """Open a file; if the process has no descriptor left, close the idle files and try once more."""
         try:
             return attempt()
         except DiskError as error:
@@ -197,7 +197,7 @@ class BoundedDisk:
         return attempt()
 
     def _keep(self, path: str) -> set[BoundedFile]:
-        """Open whatever is in use under a name that is about to go, and keep it so."""
+        """Open the file whose name is about to go, if a handle exists, and keep it open."""
         with self._lock:
             files = {file for file in self._named if file.path == path}
         for file in files:
@@ -208,7 +208,7 @@ class BoundedDisk:
     # Under the lock; what they return is to be closed outside it.
 
     def _settle(self, file: BoundedFile) -> list[File]:
-        """Let a file be closed where nothing uses or keeps it."""
+        """Allow a file to be closed if nothing uses or keeps it."""
         if file.claims or file.handle is None:
             return []
         if file.closed:

@@ -1,7 +1,7 @@
-"""Reads from files of a local folder straight into memory of a GPU: the only module that knows kvikio.
+"""Reads from files of a local folder straight into GPU memory: the only module that uses kvikio.
 
-Loaded by the assembly where ``device.direct_reads`` asks for it. By GPUDirect Storage where the machine has that; else
-kvikio copies through host memory of its own, which it calls compatibility mode. Calls block, from any thread.
+The assembly loads it if ``device.direct_reads`` is set. kvikio uses GPUDirect Storage if the machine has it. Otherwise
+it copies through its own host memory, which it calls compatibility mode. Calls block, from any thread.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class GdsReads:
     Args:
         open_file: ``kvikio.CuFile``.
         root: The folder.
-        on_gpu: Whether the memory that is read into is a GPU's.
-        way: How bytes go, in words.
+        on_gpu: Whether reads go into GPU memory.
+        way: The path of the bytes, in words.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class GdsReads:
             pieces: (position in the file, address, bytes) of each.
 
         Raises:
-            DiskError: Any of them did not come; what lies at their addresses then means nothing.
+            DiskError: A piece could not be read; the bytes at all the addresses then mean nothing.
         """
         full, wanted = os.path.join(self._root, path), [nbytes for _position, _address, nbytes in pieces]
         try:
@@ -71,7 +71,7 @@ class GdsReads:
 
 
 def open_gds(root: str, *, on_gpu: bool) -> GdsReads | None:
-    """Direct reads from a folder; None where kvikio is not installed, or cannot be loaded here."""
+    """Direct reads from a folder; None if kvikio is not installed, or cannot be loaded here."""
     try:
         import kvikio
         import kvikio.cufile_driver

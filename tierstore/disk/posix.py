@@ -1,8 +1,8 @@
 """Files of a local file system under one root: the disk that the SSD tier runs on.
 
-Called by tiers through the seam of `tierstore.disk.base`, from their workers; every call blocks and
-lets other threads run meanwhile. Uses direct I/O where the file system has it. Must never follow a
-symbolic link below the root, let an OSError out, or call a name durable before its folder is synced.
+Tiers call it from their workers through the interface in `tierstore.disk.base`. Every call blocks and releases the
+GIL. It uses direct I/O if the file system supports it. It must never follow a symbolic link below the root, raise
+an OSError, or report a name as durable before its folder is synced.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _logger = logging.getLogger(__name__)
 class PosixDisk:
     """A folder of a local file system; see `tierstore.disk.base.Disk`.
 
-    Files are made with mode 0600, folders with 0700. Holds no descriptor of its own. Once a claim that was made
-    through it does not stand any more, it changes no name: the folder may be another owner's.
+    Files are made with mode 0600, folders with 0700. Holds no descriptor of its own. Once a claim made through it is
+    lost, it creates, renames and removes nothing: the folder may belong to another owner.
 
     Args:
-        root: The folder; made where it is missing, its parent must exist.
-        read_only: Change nothing, not even by a probe: the root must exist, files are open for reading, and whatever
-            would write is a DiskError (EROFS). For those who look at a folder that may have an owner.
+        root: The folder; made if it is missing, but its parent must exist.
+        read_only: Change nothing, not even by a probe: the root must exist, files are opened for reading, and calls
+            that would write raise DiskError (EROFS). For looking at a folder that may have an owner.
 
     Raises:
         FolderError: The root is not a folder, cannot be made or cannot be written to.
@@ -114,7 +114,7 @@ class PosixDisk:
                 os.fsync(src_folder)
 
     def remove(self, path: str) -> None:
-        """Unlink a file, then sync its folder, also where the file has gone: in a call that could not sync. Blocks."""
+        """Unlink a file, then sync its folder, also if the file is gone: an earlier call may have failed to. Blocks."""
         *folders, name = path_parts("remove", path)
         self._check_writable("remove", path)
         with seam("remove", self._full(path)), self._folder(folders) as folder:
@@ -124,7 +124,7 @@ class PosixDisk:
                 os.fsync(folder)
 
     def look(self, path: str) -> Folder:
-        """List a folder; names that vanish meanwhile are left out, links are listed as files. Blocks."""
+        """List a folder; names that vanish during the call are left out, links are listed as files. Blocks."""
         parts = path_parts("look", path) if path else []
         with seam("look", self._full(path)):
             try:
@@ -168,7 +168,7 @@ class PosixDisk:
                 if make:
                     with suppress(FileExistsError):
                         os.mkdir(part, 0o700, dir_fd=number)
-                    os.fsync(number)  # also where it exists: its maker may have died before this
+                    os.fsync(number)  # even if it exists: its maker may have died before this
                 child = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=number)
                 os.close(number)
                 number = child
@@ -208,7 +208,7 @@ def _probe_direct(root: str) -> str | None:
 
 
 def _reads_directly(number: int) -> bool:
-    """Turn direct I/O on for an open file where a page of it can be read so."""
+    """Turn direct I/O on for an open file if a page of it can be read that way."""
     with mmap.mmap(-1, PAGE_NBYTES) as page:
         try:
             fcntl.fcntl(number, fcntl.F_SETFL, os.O_DIRECT)
@@ -238,7 +238,7 @@ def _advice(root: str, error: OSError | ValueError) -> str:
 
 
 def _entries(folder: int) -> tuple[Entry, ...]:
-    """What is there. Listed again where names have changed meanwhile: one that is renamed may be seen under neither."""
+    """The entries of a folder. Listed again if names change meanwhile: a listing may miss a file being renamed."""
     for _ in range(_LISTINGS_MAX):
         entries = []
         with os.scandir(folder) as listing:

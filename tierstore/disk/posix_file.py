@@ -1,8 +1,8 @@
 """One open file of a local file system: whole transfers, or a DiskError.
 
-Made by `tierstore.disk.posix`, used by tiers through the seam of `tierstore.disk.base`. Every call blocks
-and lets other threads run meanwhile. Must never report a part of a transfer as the whole, nor touch a
-descriptor whose number has gone to another file.
+Made by `tierstore.disk.posix`, used by tiers through the interface in `tierstore.disk.base`. Every call blocks and
+releases the GIL. It must never report a part of a transfer as the whole, nor use a descriptor number that now
+belongs to another file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STALLS_MAX: Final = 16
 
 @contextmanager
 def seam(operation: str, path: str) -> Iterator[None]:
-    """Turn the system's errors into ours, once."""
+    """Map OSError to DiskError."""
     try:
         yield
     except OSError as error:
@@ -38,7 +38,7 @@ def seam(operation: str, path: str) -> Iterator[None]:
 
 
 class _Descriptor:
-    """An open descriptor that closes when no call uses it, so that its number never changes hands under one."""
+    """An open descriptor that is closed only when no call uses it, so that no call sees its number reused."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -96,18 +96,18 @@ class PosixFile:
         return self._direct
 
     def read_into(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Fill the buffers from `offset`, whole or DiskError; then their contents mean nothing. Blocks."""
+        """Fill the buffers from `offset`, whole or DiskError; after an error their contents mean nothing. Blocks."""
         self._transfer("read", os.preadv, buffers, offset)
 
     def write_from(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Write the buffers at `offset`, whole or DiskError; then any part may have been written. Blocks."""
+        """Write the buffers at `offset`, whole or DiskError; after an error any part may be written. Blocks."""
         self._transfer("write", os.pwritev, buffers, offset)
 
     def sync(self) -> None:
         """Make every write that has returned durable. Blocks.
 
-        A failed one fails again at once: the kernel has already dropped what it could not write, so
-        that a second fdatasync would report success.
+        After a failed sync every later one fails at once: the kernel has dropped the pages that it could not
+        write, so that a second fdatasync would report success.
         """
         if self._sync_errno:
             raise DiskError("sync", self._path, self._sync_errno, "an earlier sync failed; write the data anew")

@@ -1,8 +1,8 @@
 """A claim on a folder of a local file system: flock on a file in it, and on the folder itself.
 
-Made by `tierstore.disk.posix`; the kernel ends it with the process. The file can be removed or replaced under
-its holder, and then the next to come would claim another file; so the folder is claimed too where its file system
-can do that. Must never wait for a holder, nor leave a claim to a child.
+Made by `tierstore.disk.posix`; the kernel releases it when the process ends. The file can be removed or replaced
+under its holder, and the next process would claim another file; so the folder is claimed too, if its file system
+can do that. It must never wait for a holder, nor pass a claim on to a child.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HOLDER_NBYTES_MAX: Final = 4096
 
 
 class PosixLock:
-    """An flock held on a file and, where the file system can, on its folder, which cannot be removed under it."""
+    """An flock held on a file and, if the file system can, on its folder, which cannot be removed under it."""
 
     def __init__(self, numbers: tuple[int, ...], path: str) -> None:
         self._numbers = numbers
@@ -50,7 +50,7 @@ class PosixLock:
             return not self.closed and _is_named(self._numbers[0], self._path)
 
     def close(self) -> None:
-        """Give the claim up; a second call does nothing. A forked child has none."""
+        """Release the claim; a second call does nothing. A forked child has none."""
         numbers, self._numbers = self._numbers, ()
         for number in numbers if os.getpid() == self._owner_pid else ():
             fcntl.flock(number, fcntl.LOCK_UN)  # a child that was forked just now has not closed its copy yet
@@ -58,18 +58,18 @@ class PosixLock:
 
 
 def claim(folder: int, name: str, holder: bytes, *, path: str) -> PosixLock:
-    """Claim a file in an open folder, and the folder, and write down who holds it. Blocks.
+    """Claim a file in an open folder, and the folder, and write `holder` into the file. Blocks.
 
     Args:
         folder: Descriptor of the folder.
-        name: Of the file; made where it is missing.
-        holder: What others are told.
-        path: Of the file.
+        name: Name of the file; made if it is missing.
+        holder: The text that others are shown.
+        path: Path of the file, for messages.
 
     Raises:
-        FolderBusyError: A live process holds either.
-        FolderError: The file system has no such claims.
-        OSError: It refused.
+        FolderBusyError: A live process holds the file or the folder.
+        FolderError: The file system does not support such locks.
+        OSError: The file system refused a call.
     """
     with ExitStack() as undo:
         claimed = os.dup(folder)
@@ -102,12 +102,12 @@ def _flock(number: int) -> bool:
 
 
 def _claim_file(folder: int, name: str) -> int:
-    """Open and claim a file, made where it is missing; -1 where a live process has claimed it.
+    """Open and claim a file, made if it is missing; -1 if a live process has claimed it.
 
-    What was removed or replaced between the two is nobody's file any more, and is passed over.
+    If the file is removed or replaced between opening and claiming, this starts again with the new one.
 
     Raises:
-        FolderError: The file system has no such claims.
+        FolderError: The file system does not support such locks.
     """
     for _ in range(_CLAIMS_MAX):
         number = os.open(name, _FILE_FLAGS, 0o600, dir_fd=folder)

@@ -1,7 +1,7 @@
-"""A disk that remembers, for each thread, the first call that failed since somebody asked.
+"""A disk that remembers, for each thread, the first failed call since `take_fault` was last called.
 
-Put by a tier between itself and its disk, so that a result can say in the disk's own words why it is not OK,
-however deep the call was. To those above it is a disk like any other: it changes no call and no error.
+The SSD tier puts it between itself and its disk, so that a result can carry the disk's own error text, however deep
+the call was. It implements `Disk` and changes no call and no error.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class WatchedDisk:
     """See `tierstore.disk.base.Disk`.
 
     Args:
-        disk: Which does everything.
+        disk: The disk that does the work.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -64,7 +64,7 @@ class WatchedDisk:
         self._own = threading.local()
 
     def take_fault(self, *, besides: str = "") -> Fault | None:
-        """What failed first on this thread since the last call, if anything but one operation did."""
+        """The first failure on this thread since the last call, of any operation except `besides`; None if none."""
         failure: DiskError | None = getattr(self._own, "failure", None)
         self._own.failure = None
         if failure is None or failure.operation == besides:
@@ -73,7 +73,7 @@ class WatchedDisk:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Remember what fails inside, and let it fail."""
+        """Remember the first DiskError raised inside, and let it pass."""
         try:
             yield
         except DiskError as error:
