@@ -1,1 +1,1 @@
-"""Policies: who goes when room is short, and who may enter a tier."""
+"""Policies: eviction (which block leaves a full tier) and admission (which block may enter a tier)."""

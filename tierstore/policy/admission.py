@@ -1,4 +1,7 @@
-"""Who may be written to a farther tier, under the names that engines give it. Pure; asked before each write-back."""
+"""Admission policies: which blocks are written to a farther tier, under the names that engines use.
+
+Pure; asked before each write-back.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class AdmitAlways:
 
 
 class AdmitSecondHit:
-    """A block is written once a get has used it, selectively: what is asked for once never wears the SSD."""
+    """Selective: a block is written once a get has used it. A block that is never used again does not wear the SSD."""
 
     asks_when_leaving = False
 
@@ -34,19 +37,19 @@ class AdmitSecondHit:
 class AdmitContinued:
     """A block is written once a get has used it or a later put has named it again.
 
-    The tail of a conversation waits until the conversation goes on; a head that others share does not wait long.
+    The tail of a conversation waits until the conversation goes on; a shared head does not wait long.
     """
 
     asks_when_leaving = False
 
     def admit(self, offer: Offer) -> list[bool]:
-        """True for each entry that somebody came back to."""
+        """True for each entry that was used or named again."""
         answers: list[bool] = ((offer.hits > 0) | offer.again).tolist()
         return answers
 
 
 class AdmitLeaving:
-    """A block is written when it is about to leave host memory: write-back. What dies before that costs nothing."""
+    """Write-back: a block is written when it is about to leave host memory. One deleted before costs no write."""
 
     asks_when_leaving = True
 

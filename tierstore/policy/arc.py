@@ -1,9 +1,9 @@
-"""ARC: recency and frequency, balanced by what the ghosts of each say.
+"""ARC: balances recency and frequency by the hits on each queue's ghosts.
 
 Megiddo, Modha: ARC: a self-tuning, low overhead replacement cache (FAST 2003),
-https://doi.org/10.5555/1090694.1090708. T1 holds blocks used once, T2 blocks used again; each has ghosts, and a
-block that comes back from them says which of the two should be larger. The size of the cache is what is held
-when blocks have to go. Pure; called by the planner under the engine's lock.
+https://doi.org/10.5555/1090694.1090708. T1 holds blocks used once, T2 blocks used again. Each has ghosts, which
+are tags of evicted blocks; a ghost that comes back makes its queue larger. The cache size is the number of blocks
+held when some must be evicted. Pure; called by the planner under the engine's lock.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Arc:
                 self._queues.append(_ONCE, [entry])
 
     def touch(self, entries: Int64Array, *, used: bool = True) -> None:
-        """Make entries the youngest: of those used again, or of their own queue where they were not used."""
+        """Make entries the youngest of T2; with `used` false, the youngest of their own queue."""
         queues, named = self._queues, self._holding.named(entries)
         if used:
             queues.move(_AGAIN, named)

@@ -1,4 +1,4 @@
-"""Who goes when room is short, and who may enter a tier. Pure; called under the engine's lock.
+"""The interfaces of eviction and admission policies. Pure; called under the engine's lock.
 
 Policies order directory entries by index (int64), never by key, and hold every entry they were told of
 until it is removed. One policy instance serves one slot class of one tier.
@@ -21,14 +21,14 @@ __all__ = ["AdmissionPolicy", "BlockFacts", "EvictionPolicy", "NewPolicy", "Offe
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockFacts:
-    """What a policy may read of the blocks it orders: columns of the directory, one row an entry.
+    """The facts that a policy may read of its blocks: columns of the directory, one row an entry. Read-only.
 
-    Rows of entries that a verb names are up to date when it is called; others mean nothing. Never written to.
+    When a verb is called, the rows of the entries that it names are up to date; the other rows mean nothing.
 
     Attributes:
-        tag: uint64[capacity]; names a block well enough to know it again when it comes back: advice, no identity.
-        depth: uint16[capacity]; blocks before it in its chain as far as they are known; sticks at 65,535.
-        hits: uint16[capacity]; gets that used it since it came.
+        tag: uint64[capacity]; recognizes a block that comes back after eviction; advice, not an identity.
+        depth: uint16[capacity]; known blocks before it in its chain, at most 65,535.
+        hits: uint16[capacity]; gets that used the block since it came.
     """
 
     tag: UInt64Array
@@ -52,7 +52,7 @@ class EvictionPolicy(Protocol):
         """Add entries that are not held yet, evictable, the last as the most recently used."""
 
     def touch(self, entries: Int64Array, *, used: bool = True) -> None:
-        """Make held entries young, in order. With `used` false only to stay younger than their children are."""
+        """Make held entries young, in order. `used` false: no use, only to keep them younger than their children."""
 
     def remove(self, entries: Int64Array) -> None:
         """Forget held entries (evicted or discarded)."""
@@ -61,7 +61,7 @@ class EvictionPolicy(Protocol):
         """Shield held entries from `victims`, or stop shielding them. Does not count as use."""
 
     def victims(self, count: int) -> Int64Array | None:
-        """The `count` evictable entries to go first, in order, still held; None where there are fewer."""
+        """The `count` evictable entries to evict first, in order, still held; None if there are fewer."""
 
 
 NewPolicy: TypeAlias = Callable[[int, BlockFacts], EvictionPolicy]
@@ -74,7 +74,7 @@ class Offer:
 
     Attributes:
         entries: int64[n].
-        hits: int32[n]; gets that used each since it came.
+        hits: int32[n]; gets that used each block since it came.
         again: bool[n]; a later put has named it too.
         leaving: They are about to leave the nearer tier.
         dst: The farther tier.
@@ -100,7 +100,7 @@ class AdmissionPolicy(Protocol):
     asks_when_leaving: bool
 
     def admit(self, offer: Offer) -> list[bool]:
-        """One answer an entry.
+        """Whether to write each entry.
 
-        A durable put does not ask. A block that was refused is offered again whenever it is used.
+        Durable puts are not offered. A refused block is offered again whenever it is used.
         """

@@ -1,10 +1,10 @@
-"""GreedyDual-Size-Frequency for blocks: what costs more to compute again stays longer.
+"""GreedyDual-Size-Frequency for blocks: blocks that cost more to recompute stay longer.
 
 Cherkasova: Improving WWW proxies performance with Greedy-Dual-Size-Frequency caching policy (HP Laboratories
-HPL-98-69R1, 1998). A block's score is its uses times its cost, plus the score of the last block that went. All
-blocks are of one size; the cost of computing one grows with the number of tokens it attends to, and so with its
-depth. A parent is worth at least what its child is, for without it the child cannot be used: so leaves go first,
-which depth alone would turn around. Pure; called by the planner under the engine's lock.
+HPL-98-69R1, 1998). A block's score is its uses times its cost, plus the score of the last evicted block. All blocks
+have one size; the cost of computing a block grows with the number of tokens it attends to, and so with its depth.
+A parent scores at least as high as its child, which is useless without it. So leaves are evicted first; depth alone
+would reverse that. Pure; called by the planner under the engine's lock.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Gdsf:
         self._score(added, entries, used=True)
 
     def touch(self, entries: Int64Array, *, used: bool = True) -> None:
-        """Count uses; without one, parents still become worth what their children are."""
+        """Count uses and score anew; with `used` false, only score, so that parents keep up with their children."""
         self._score(self._holding.named(entries), entries, used=used)
 
     def _score(self, named: list[int], entries: Int64Array, *, used: bool) -> None:
-        """Score a prefix, tail first: each block no less than the one that came before."""
+        """Score a prefix, tail first: no block lower than the one before it in that order."""
         costs = 1.0 + self._facts.depth[entries] / _DEPTH_OF_DOUBLE_COST
         least = 0.0
         for entry, cost in zip(named, costs.tolist(), strict=True):
@@ -68,7 +68,7 @@ class Gdsf:
             self._scores.put(entry, least)
 
     def remove(self, entries: Int64Array) -> None:
-        """Forget held entries; all others are measured against them from now on."""
+        """Forget held entries; later scores start from theirs."""
         for entry in self._holding.drop(entries):
             self._age = max(self._age, self._scores.of(entry))
             self._scores.take_out(entry)

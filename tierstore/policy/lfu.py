@@ -1,9 +1,9 @@
 """Least frequently used, plain and with ageing.
 
-With ageing (LFU-DA) a block's score is its uses plus the score of the last block that went, so that what was
+With ageing (LFU-DA) a block's score is its uses plus the score of the last evicted block, so that a block that was
 popular once does not stay for ever: Arlitt, Cherkasova, Dilley, Friedrich, Jin: Evaluating content management
 techniques for web proxy caches (Performance Evaluation Review 27, 2000), https://doi.org/10.1145/346000.346003.
-Among equals the least recently used goes first. Pure; called by the planner under the engine's lock.
+Among equals the least recently used is evicted first. Pure; called by the planner under the engine's lock.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Lfu:
 
     Args:
         capacity: Entries are 0 … capacity-1.
-        facts: Not looked at.
-        ages: What was popular once goes in the end.
+        facts: Not used.
+        ages: Blocks that were popular once are evicted in the end.
     """
 
     def __init__(self, capacity: int, facts: BlockFacts | None = None, *, ages: bool = False) -> None:
@@ -50,7 +50,7 @@ class Lfu:
             self._scores.put(entry, self._age + 1)
 
     def touch(self, entries: Int64Array, *, used: bool = True) -> None:
-        """Count uses; without one, entries become the youngest of their score."""
+        """Count uses; with `used` false, entries only become the youngest of their score."""
         for entry in self._holding.named(entries):
             if used:
                 self._uses[entry] += 1
@@ -59,7 +59,7 @@ class Lfu:
                 self._scores.put(entry, self._scores.of(entry))
 
     def remove(self, entries: Int64Array) -> None:
-        """Forget held entries; with ageing, all others are measured against them from now on."""
+        """Forget held entries; with ageing, later scores start from theirs."""
         for entry in self._holding.drop(entries):
             if self._ages:
                 self._age = max(self._age, self._scores.of(entry))

@@ -1,7 +1,7 @@
 """Least recently used: the default order of eviction.
 
 A ring of entries from oldest to newest, kept in two int32 columns. Pure; called by the planner under
-the engine's lock, one instance a slot class. It orders and never evicts: whom it names stays held.
+the engine's lock, one instance for each slot class. It orders and never evicts: a named victim stays held.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Lru:
     """Entries in order of last use.
 
     Entry e is node e + 1, so that zeros mean an empty ring and columns of untouched entries take no
-    memory. Runs of neighbours, which is what most prefixes are, move as one. Bulk links are numpy's; single
-    steps go through memoryviews, which are several times faster than indexing an array.
+    memory. Runs of neighbours, such as most prefixes, move as one. numpy sets links in bulk; single steps go
+    through memoryviews, which are several times faster than indexing an array.
 
     Args:
         capacity: Entries are 0 … capacity-1.
-        facts: Not looked at.
+        facts: Not used.
 
     Attributes:
-        num_evictable: How many held entries `victims` could name; for others to read.
+        num_evictable: How many held entries `victims` could name; read-only.
     """
 
     def __init__(self, capacity: int, facts: BlockFacts | None = None) -> None:
@@ -69,7 +69,7 @@ class Lru:
             self._append(named[0] + 1, named[-1] + 1)
 
     def touch(self, entries: Int64Array, *, used: bool = True) -> None:
-        """Make held entries the youngest, in order; one that is named twice counts where it is named last."""
+        """Make held entries the youngest, in order; for an entry named twice the last place counts."""
         if len(set(entries.tolist())) < len(entries):
             entries = np.array(list(dict.fromkeys(entries[::-1].tolist())), np.int64)[::-1]
         nodes, states = self._held(entries)
@@ -123,7 +123,7 @@ class Lru:
     def victims(self, count: int) -> Int64Array | None:
         """The `count` least recently used evictable entries, oldest first; None where there are fewer.
 
-        Walks past shielded entries, at the price of a victim each; past those that are older than all others once.
+        Walking past a shielded entry costs as much as a victim. Shielded entries older than all others are passed once.
         """
         if count > self.num_evictable:
             return None
@@ -142,7 +142,7 @@ class Lru:
         return np.array(nodes, np.int64) - 1
 
     def _leave_head(self, nodes: Int64Array, states: UInt8Array) -> None:
-        """These nodes are about to leave their places: begin with none of them."""
+        """Move the start of searches off these nodes, which are about to leave their places."""
         passed = nodes[states == _PASSED]
         if len(passed):
             self._states[passed] = _SHIELDED

@@ -1,4 +1,7 @@
-"""How long a request waits for its prefetch, under the names that engines give it. Pure; asked by the handles."""
+"""Prefetch policies: how long a request waits for its prefetch, under the names that engines use.
+
+Pure; asked by the namespace handles.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ wait-complete: it starts once its prefetch has ended. timeout: it starts then, o
 
 @dataclass(frozen=True, slots=True)
 class PrefetchPolicy:
-    """What `NamespaceHandle.prefetch` does where it is given no deadline.
+    """The deadline of `NamespaceHandle.prefetch` if the caller passes none.
 
     Attributes:
         name: One of `PREFETCH_POLICIES`.
-        timeout_seconds: Of `timeout`, for any request.
-        timeout_seconds_per_1k_tokens: And for every thousand of its tokens.
+        timeout_seconds: With `timeout`, the time for any request.
+        timeout_seconds_per_1k_tokens: With `timeout`, the time added for every thousand tokens.
     """
 
     name: str = "best-effort"

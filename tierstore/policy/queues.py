@@ -1,7 +1,7 @@
-"""What policies of several queues are made of: linked queues of entries, who is held and evictable, and ghosts.
+"""Building blocks of policies with several queues: linked queues of entries, states of entries, and ghosts.
 
-Used by the policies of this room alone. Queues and states are columns over entries, so that a policy takes a
-few bytes an entry; single steps go through memoryviews, which are several times faster than indexing an array.
+Used by the policies of this package alone. Queues and states are columns over entries, so that a policy takes a
+few bytes an entry. Single steps go through memoryviews, which are several times faster than indexing an array.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ABSENT, _SHIELDED, _PASSED, _EVICTABLE = 0, 1, 2, 3
 
 
 class Holding:
-    """Which entries a policy holds, and which of them may be named.
+    """Which entries a policy holds, and which of them are evictable.
 
     Attributes:
         num_held: Entries held.
-        num_evictable: Those among them that are not shielded.
-        state_of: What each entry is; read where a call for each would take longer than all else.
+        num_evictable: Held entries that are not shielded.
+        state_of: The state of each entry; read directly where a call for each entry would dominate the cost.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -76,7 +76,7 @@ class Holding:
         return dropped
 
     def set_evictable(self, entries: Int64Array, evictable: bool) -> list[int]:
-        """Shield held entries, or stop shielding them; returns those that searches have passed and must meet again."""
+        """Shield held entries, or stop shielding them; returns passed entries that searches must visit again."""
         states, back = self._states_of(entries), list[int]()
         if evictable:
             changed = entries[states != _EVICTABLE]
@@ -96,7 +96,7 @@ class Holding:
         return self.state_of[entry] == _EVICTABLE
 
     def pass_over(self, entry: int) -> None:
-        """A search need not meet a shielded entry again until it is exposed."""
+        """Let searches skip a shielded entry until it is exposed."""
         self.state_of[entry] = _PASSED
 
     def meet_all_again(self, entries: list[int]) -> None:
@@ -107,7 +107,7 @@ class Holding:
                 state_of[entry] = _SHIELDED
 
     def meet_again(self, entry: int) -> None:
-        """A search may meet an entry again, for it is about to leave its place."""
+        """Let searches visit an entry again, because it is about to leave its place."""
         if self.state_of[entry] == _PASSED:
             self.state_of[entry] = _SHIELDED
 
@@ -115,9 +115,9 @@ class Holding:
 class Queues:
     """Queues 0 … num_queues-1 of held entries, oldest to newest; an entry is in at most one of them.
 
-    Each queue is a ring that its own node, behind those of the entries, closes. Batches take a third of the
-    time of as many single steps. Searches pass the shielded entries at a queue's head once: look-ahead shields
-    thousands of old ones for long.
+    Each queue is a ring, closed by a node of its own behind the nodes of the entries. A batch takes a third of the
+    time of as many single steps. Searches pass the shielded entries at a queue's head only once, because look-ahead
+    shields thousands of old entries for long.
     """
 
     def __init__(self, holding: Holding, num_queues: int) -> None:
@@ -133,7 +133,7 @@ class Queues:
         self.lengths = [0] * num_queues
 
     def queue_of(self, entry: int) -> int:
-        """The queue that an entry is in; means nothing for one that is in none."""
+        """The queue that an entry is in; meaningless for an entry in no queue."""
         return self._queue[entry]
 
     def queues_of(self, entries: list[int]) -> list[int]:
@@ -166,7 +166,7 @@ class Queues:
         self.lengths[queue] += 1
 
     def unlink(self, entries: list[int]) -> list[int]:
-        """Take entries out of the queues that they are in; returns which those were."""
+        """Take entries out of their queues; returns these queues."""
         older, newer, begin = self._older, self._newer, self._begin
         queues = self.queues_of(entries)
         for entry, queue in zip(entries, queues, strict=True):
@@ -197,7 +197,7 @@ class Queues:
                 self._queue[entry] = queue
 
     def _runs(self, entries: list[int]) -> Iterator[list[int]]:
-        """Entries in pieces that are neighbours already, in order: they move as one, as most prefixes do."""
+        """Split entries into runs that are neighbours already, in order, such as most prefixes; a run moves as one."""
         newer, first = self._newer, 0
         for place in range(1, len(entries)):
             if newer[entries[place - 1]] != entries[place]:
@@ -246,7 +246,7 @@ class Queues:
 
 
 class Ghosts:
-    """Tags of blocks that have gone, the oldest forgotten first; some 120 bytes each."""
+    """Tags of evicted blocks, the oldest forgotten first; some 120 bytes each."""
 
     def __init__(self) -> None:
         self._turns: dict[int, int] = {}

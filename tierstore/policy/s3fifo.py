@@ -1,4 +1,4 @@
-"""S3-FIFO: a small queue for what is new, a main queue for what came back, and ghosts of what has gone.
+"""S3-FIFO: a small queue for new blocks, a main queue for blocks used again, and ghosts of evicted blocks.
 
 Yang, Zhang, Qiu, Yue, Rashmi: FIFO queues are all you need for cache eviction (SOSP 2023),
 https://doi.org/10.1145/3600006.3613147. As published: a tenth of the cache is the small queue, uses are counted
@@ -27,7 +27,7 @@ _USES_TO_STAY = 1
 
 
 class S3Fifo:
-    """Two queues; whom `victims` has named waits in a third until it is removed, or used again.
+    """Two queues; a named victim waits in a third until it is removed, or used again.
 
     Args:
         capacity: Entries are 0 … capacity-1.
@@ -79,7 +79,7 @@ class S3Fifo:
         self._queues.set_evictable(entries, evictable)
 
     def victims(self, count: int) -> Int64Array | None:
-        """The `count` evictable entries to go first, in order; None where there are fewer."""
+        """The `count` evictable entries to evict first, in order; None if there are fewer."""
         if count > self.num_evictable:
             return None
         found = self._queues.oldest(_LEAVING, count)
@@ -88,7 +88,7 @@ class S3Fifo:
         return np.array(found, np.int64)
 
     def _choose(self) -> int:
-        """One more entry to leave; there is one that may."""
+        """Choose one more victim; the caller has made sure that there is one."""
         small = self._queues.lengths[_SMALL] >= _SMALL_SHARE * self._holding.num_held
         entry = self._leave_small() if small else self._leave_main()
         while entry == NOBODY:

@@ -1,8 +1,8 @@
-"""What policies that score blocks are made of: entries in order of score, the oldest first among equals.
+"""The building block of policies that score blocks: entries in order of score, the oldest first among equals.
 
-A heap in which changed entries leave stale items behind; these are dropped as they come up, and the heap is
-built anew when they are most of it. Shielded entries are laid aside as they come up, until they are exposed: look-ahead
-shields thousands for long, and each search would meet them all. Used by the policies of this room alone.
+It is a heap. A changed entry leaves a stale item behind; stale items are dropped as they come up, and the heap is
+rebuilt when they are most of it. Shielded entries are laid aside as they come up, until they are exposed: look-ahead
+shields thousands for long, and each search would meet them all. Used by the policies of this package alone.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Scores:
             self._push(entry)
 
     def lowest(self, count: int) -> list[int]:
-        """The `count` evictable entries of the lowest scores, in order; all stay in. There are so many."""
+        """The `count` evictable entries of the lowest scores, in order; all stay in. There must be that many."""
         found: list[tuple[float, int, int]] = []
         while len(found) < count:
             item = heapq.heappop(self._heap)

@@ -1,4 +1,4 @@
-"""SIEVE: one queue in order of arrival, and a hand that passes over what was used since it last came by.
+"""SIEVE: one queue in order of arrival, and a hand that passes over entries used since its last visit.
 
 Zhang, Yang, Yue, Vigfusson, Rashmi: SIEVE is simpler than LRU: an efficient turn-key eviction algorithm for web
 caches (NSDI 2024), https://github.com/cacheMon/NSDI24-SIEVE. Pure; called by the planner under the engine's lock.
@@ -22,7 +22,7 @@ _QUEUE, _LEAVING = 0, 1
 
 
 class Sieve:
-    """The queue and its hand; whom `victims` has named waits aside until it is removed, or used again.
+    """The queue and its hand; a named victim waits aside until it is removed, or used again.
 
     Args:
         capacity: Entries are 0 … capacity-1.
@@ -48,7 +48,7 @@ class Sieve:
         self._queues.append(_QUEUE, added)
 
     def touch(self, entries: Int64Array, *, used: bool = True) -> None:
-        """Mark entries as visited; none moves, but those named before come back behind the hand."""
+        """Mark entries as visited. None moves, except that named victims come back behind the hand."""
         if not used:
             return
         for entry in self._holding.named(entries):
@@ -68,7 +68,7 @@ class Sieve:
         self._queues.set_evictable(entries, evictable)
 
     def victims(self, count: int) -> Int64Array | None:
-        """The `count` evictable entries to go first, in order; None where there are fewer."""
+        """The `count` evictable entries to evict first, in order; None if there are fewer."""
         if count > self.num_evictable:
             return None
         found = self._queues.oldest(_LEAVING, count)
@@ -77,7 +77,7 @@ class Sieve:
         return np.array(found, np.int64)
 
     def _choose(self) -> int:
-        """Move the hand to the next entry that may leave; there is one."""
+        """Move the hand to the next evictable entry that was not visited; the caller has made sure there is one."""
         entry = self._hand
         if entry != NOBODY and not self._holding.is_evictable(entry):
             entry = self._queues.after(entry)
@@ -93,6 +93,6 @@ class Sieve:
         return entry
 
     def _step_off(self, entry: int) -> None:
-        """Move the hand on where it stands on an entry that goes."""
+        """Move the hand on if it stands on an entry that is removed."""
         if self._hand == entry:
             self._hand = self._queues.newer(entry)
