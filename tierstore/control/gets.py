@@ -1,13 +1,13 @@
-"""How a get goes: pin what is ready, read what is on SSD, join what is under way, load in prefix order.
+"""The story of a get: pin READY blocks, read blocks on SSD, join copies in flight, load in prefix order.
 
-    open:     pin READY blocks; reserve slots and read those on SSD; join FILLING ones; stop at the first miss.
-              Blocks in the device pool are taken from there, or copied back to host slots for a lease;
-              with direct reads, SSD blocks go there too, if there is room for all of them
-    arrived:  a read or store that the get waited for has ended: pin the block, or stop before it
-    advance:  hand the ready run behind the frontier to a load job
-    loaded:   unpin, count as used; resolve when nothing wanted is left
+    open:     pin READY blocks; reserve slots for blocks on SSD and read them; join FILLING blocks; stop at
+              the first miss. Blocks in the device pool are loaded from there, or copied to host slots for a
+              lease. With direct reads SSD blocks are read into the device pool, if it has room for all of them
+    arrived:  a read or store that the get waited for has ended: pin its blocks, or stop before the first lost one
+    advance:  load the run of ready blocks that starts at the frontier
+    loaded:   unpin, count as used; resolve when no wanted block is left
 
-Short of slots it shortens the prefix; nobody waits for room. Pure; called by the planner.
+Short of slots, the get is shortened; it never waits for room. Pure; called by the planner.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Gets"]
 
 _POOLED, _COMING = 4, 5
-"""Stand for the host states of blocks that the device pool holds, or will: no state of a tier has these numbers."""
+"""Replace the host state of blocks that the device pool holds, or is filling; not members of `State`."""
 
 
 class Gets:
@@ -92,14 +92,14 @@ class Gets:
         self._advance(request, plan)
 
     def _fetch(self, request: Request, positions: Int64Array, pooled: NDArray[np.bool_], plan: Plan) -> None:
-        """Bring blocks into the slots taken for them: from the device pool where that has them, else from SSD."""
+        """Fill the slots taken for these blocks: from the device pool if it holds a block, else from SSD."""
         if np.count_nonzero(pooled):
             bring_back(self._mind, request, positions[pooled], plan)
         if not pooled.all():
             read_blocks(self._mind, request, positions[~pooled], TierName.HOST, plan, priority=Priority.GET)
 
     def _take_pooled(self, request: Request, positions: Int64Array) -> None:
-        """Hold blocks that the device pool has: they are READY there, whatever the host pool has of them."""
+        """Pin blocks in the device pool, where they are READY, whatever their state in the host pool."""
         if len(positions):
             assert self._mind.device is not None
             self._mind.device.pin(request.life.device_class, request.entries[positions])
@@ -107,7 +107,7 @@ class Gets:
             self._mind.host.prefetched.used(request.life.slot_class, request.entries[positions])
 
     def _give_back(self, request: Request, positions: Int64Array) -> None:
-        """Undo the pins of READY blocks, in whichever pool each is held."""
+        """Unpin READY blocks, each in the pool where this request pinned it."""
         entries = request.entries[positions]
         if self._mind.device is not None:
             pooled = request.pooled[positions]
@@ -120,10 +120,10 @@ class Gets:
     def _shift(
         self, slot_class: int, entries: Int64Array, ready: Int64Array, missing: Int64Array, pages: Int64Array
     ) -> tuple[Int64Array, int]:
-        """Short of slots: let the last READY blocks of a prefix make room for its first ones, and end it before them.
+        """Shorten a get that is short of slots: unpin its last READY blocks, so that its first missing ones get slots.
 
         Returns:
-            Slots for the first missing blocks, and the position to stop at.
+            Slots for the first missing blocks, and the position at which the get now stops.
         """
         host, behind = self._mind.host, len(ready) - np.searchsorted(ready, missing)
         fits = int(np.count_nonzero(np.arange(1, len(missing) + 1) <= len(pages) + behind))
@@ -140,7 +140,7 @@ class Gets:
     def _count_hits(
         self, request: Request, entries: Int64Array, host: UInt8Array, ssd: UInt8Array, pooled: NDArray[np.bool_]
     ) -> None:
-        """Count every block once, where it comes from; one under way to the host for the first time there."""
+        """Count every block once, by the tier it comes from; a FILLING one that SSD does not hold counts as host."""
         metrics, block_tokens = self._mind.metrics, request.life.generation.layout.block_tokens
         if request.opened == 0:
             metrics.add(Metric.GET_TOKENS, len(request) * block_tokens)
@@ -161,7 +161,7 @@ class Gets:
                 metrics.add(Metric.HIT_TOKENS, num_blocks * block_tokens, tier)
 
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
-        """Pin what came; stop before what did not."""
+        """Pin the blocks that came; stop before the first that did not."""
         mind = self._mind
         entries = request.entries[positions]
         near = isinstance(record.job, CopyJob) and record.job.dst is TierName.DEVICE_POOL
@@ -202,7 +202,7 @@ class Gets:
         self._advance(request, plan)
 
     def _only_in_host(self, positions: Int64Array, entries: Int64Array) -> Int64Array:
-        """Blocks that are READY in host memory and nowhere on SSD: a use may have made them worth writing."""
+        """Positions of blocks READY in host memory and ABSENT on SSD: a use may have made them worth writing."""
         directory = self._mind.directory
         only: Int64Array = positions[
             (directory.ssd.state[entries] == State.ABSENT) & (directory.host.state[entries] == State.READY)
@@ -210,7 +210,7 @@ class Gets:
         return only
 
     def read(self, record: JobRecord, job: CopyJob, outcomes: UInt8Array, plan: Plan, now: float) -> None:
-        """A read from SSD into a pool has ended: verified blocks become visible, then waiters go on."""
+        """A read from SSD into a pool has ended: verified blocks become READY, then waiters go on."""
         mind, entries = self._mind, job.entries
         assert mind.ssd is not None
         life, near = record.waiters[0][0].life, mind.device if job.dst is TierName.DEVICE_POOL else None
@@ -237,14 +237,14 @@ class Gets:
             mind.directory.release(entries)
 
     def _unreadable(self, entries: Int64Array, outcomes: UInt8Array) -> NDArray[np.bool_]:
-        """Which blocks a disk that is well has not given for the second time; to be written again elsewhere."""
+        """Blocks that a healthy disk failed to read twice in a row: they are dropped, to be written elsewhere."""
         flags, failed = self._mind.directory.flags, outcomes == Outcome.IO_ERROR
         again: NDArray[np.bool_] = failed & (flags[entries] & UNREADABLE > 0) & self._mind.health.reads_well
         flags[entries[failed]] |= UNREADABLE
         return again
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
-        """Load what is ready behind the frontier, want nothing more; withdraw reads that nobody else waits for."""
+        """Load the run of ready blocks at the frontier and give up the rest; withdraw reads nobody else waits for."""
         unfinished = np.arange(request.frontier, len(request))
         end = request.frontier + self._ready_run(request)
         request.outcomes[unfinished[unfinished >= end]] = outcome
@@ -254,7 +254,7 @@ class Gets:
         self._mind.withdraw(plan)
 
     def _stop_at(self, request: Request, stop: int) -> None:
-        """Want nothing from `stop` on; give back what was pinned there."""
+        """Give up the blocks from `stop` on, and unpin those that are pinned."""
         if stop >= request.stop:
             return
         request.stop = stop

@@ -1,7 +1,7 @@
 """Jobs in flight, and the requests that wait for them. Pure; the planner's stories call it.
 
-A job that fills blocks (FILLING in the directory) is found by entry, so that a second request for the
-same block joins it instead of starting another copy.
+The table finds the job that fills a block (FILLING in the directory) by its entry, so that a second request
+for the same block joins that job instead of starting another copy.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class JobTable:
         return JobId(self._last_id)
 
     def open(self, record: JobRecord, fills: TierName | None = None, entries: Int64Array | None = None) -> None:
-        """Enter a job; `entries` are FILLING in `fills` until it is closed."""
+        """Enter a job that fills `entries` in tier `fills`; they are FILLING there until it is closed."""
         self._records[record.job.job_id] = record
         if fills is not None and entries is not None:
             self._filling[fills].update(dict.fromkeys(entries.tolist(), record.job.job_id))
 
     def close(self, job_id: JobId, fills: TierName | None = None, entries: Int64Array | None = None) -> JobRecord:
-        """Take a job out that has ended."""
+        """Remove a job that has ended, and return its record."""
         record = self._records.pop(job_id)
         if fills is not None and entries is not None:
             filling = self._filling[fills]
@@ -72,7 +72,7 @@ class JobTable:
         return len(self._filling[tier])
 
     def join(self, tier: TierName, entries: Int64Array, request: Request, positions: Int64Array) -> list[JobId]:
-        """Make a request wait for whatever fills these entries in `tier`; returns the jobs joined."""
+        """Make a request wait for the jobs that fill these entries in `tier`; returns those jobs."""
         filling = self._filling[tier]
         each = [filling[entry] for entry in entries.tolist()]
         job_ids, joined = np.array(each, np.int64), sorted(set(each))

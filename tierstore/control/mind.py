@@ -1,7 +1,7 @@
-"""What the stories share: the directory, the rooms, the jobs in flight and the limits. Pure.
+"""State that all stories share: the directory, the rooms, the jobs in flight and the limits. Pure.
 
-Built once by the planner and passed to each story (`gets`, `puts`, `prefetch`, `upkeep`). Holds the few
-steps that more than one of them takes; decides nothing.
+The planner builds one `Mind` and passes it to each story (`gets`, `puts`, `prefetch`, `upkeep`). It holds the
+few steps that several stories share, and decides nothing.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class Limits:
 
     Attributes:
         requests_max: Requests open at once.
-        read_threads: Reads at once; a request's blocks are cut so that each thread gets two jobs.
-        read_batch_nbytes: Blocks of one read job together, at most.
-        write_inflight_nbytes_max: Host memory pinned by write-backs.
-        prefetch_inflight_nbytes_max: Host memory that prefetches are filling.
-        prefetch_share: Of the pool, for blocks that were read ahead and not used, beyond what is free.
-        cold_seconds: A prefetch evicts only blocks that nobody used for so long.
-        write_nbytes_per_day: What write-backs may put on SSD; None for no bound.
-        stall_seconds: How long reads from SSD may go without one that ends; 0 for ever.
-        prefill_tokens_per_second: What the engine computes; None until it reports it.
-        direct_reads: Whether reads from SSD may go into the device pool, past host memory.
-        rewrite_share: Of a chunk file that goes, the blocks that may be written again.
+        read_threads: Reads at once. A request's blocks are cut so that each thread gets two jobs.
+        read_batch_nbytes: Most bytes of one read job.
+        write_inflight_nbytes_max: Host memory that write-backs may pin.
+        prefetch_inflight_nbytes_max: Host memory that prefetches may be filling.
+        prefetch_share: Share of the pool for prefetched blocks not used yet, beyond what is free.
+        cold_seconds: A prefetch evicts only blocks unused for so long.
+        write_nbytes_per_day: Bytes a day for write-back to SSD; None for no bound.
+        stall_seconds: Turn the SSD off if no read ends for so long; 0: never.
+        prefill_tokens_per_second: Prefill speed of the engine; None until it reports its own.
+        direct_reads: Whether SSD reads may go straight into the device pool, bypassing host memory.
+        rewrite_share: Share of a reclaimed chunk file that may be written again.
     """
 
     requests_max: int = 1024
@@ -108,26 +108,26 @@ class Mind:
         return host
 
     def new_life(self, generation: Generation, slot_nbytes: int) -> Life:
-        """A generation with slots in each pool; ConfigError where one cannot hold its blocks."""
+        """A generation with a slot class in each pool; ConfigError if a pool cannot hold its blocks."""
         device_class = -1 if self.device is None else self.device.open_class(slot_nbytes)
         slot_class = self.host.open_class(slot_nbytes)
         return Life(generation, slot_class, generation.layout.block_nbytes, device_class)
 
     def in_device_pool(self, entries: Int64Array) -> BoolArray:
-        """Which blocks are READY in the device pool; not where the entry is -1."""
+        """Which blocks are READY in the device pool; false where the entry is -1."""
         if self.device is None:
             return np.zeros(len(entries), np.bool_)
         there: BoolArray = (self.directory.device.state[entries] == State.READY) & (entries >= 0)
         return there
 
     def near(self, entries: Int64Array) -> tuple[UInt8Array, UInt8Array]:
-        """As `states`, but READY in the first also where the device pool holds a block: it need not come nearer."""
+        """As `states`, but a block READY in the device pool counts as READY in host: no read is needed."""
         host, ssd = self.states(entries)
         host[self.in_device_pool(entries)] = State.READY
         return host, ssd
 
     def usable(self, entries: Int64Array, host: UInt8Array, ssd: UInt8Array) -> BoolArray:
-        """Which blocks may be counted on: held, promised, or to be read from an SSD that is on."""
+        """Which blocks a request can rely on: READY or FILLING in host memory, or readable from an SSD that is on."""
         if self.health.reads_on:
             usable: BoolArray = (host == State.READY) | (host == State.FILLING) | (ssd == State.READY)
         else:
@@ -137,7 +137,7 @@ class Mind:
         return usable
 
     def stuck(self, entries: Int64Array) -> BoolArray:
-        """Which blocks that are FILLING in host memory wait for a read from an SSD that is off."""
+        """Which of these blocks, FILLING in host memory, wait for a read from an SSD that is off."""
         stuck: BoolArray = np.zeros(len(entries), np.bool_)
         if not self.health.reads_on:
             for position, entry in enumerate(entries.tolist()):
@@ -145,7 +145,7 @@ class Mind:
         return stuck
 
     def not_stored(self, reason: str, num_blocks: int) -> None:
-        """Count blocks that a tier did not take."""
+        """Count blocks that a tier did not take, by reason."""
         if num_blocks:
             self.metrics.add(Metric.NOT_STORED_BLOCKS, num_blocks, reason)
 
@@ -156,7 +156,7 @@ class Mind:
         plan.jobs.append(job)
 
     def wake(self, record: JobRecord, plan: Plan, now: float) -> None:
-        """Tell everybody who waited for a job that it has ended."""
+        """Tell every request that waits for a job that it has ended."""
         for request, positions in record.waiters:
             request.awaiting -= len(positions)
             if not request.done:
@@ -171,14 +171,14 @@ class Mind:
         plan.finished.append(Finished(request.request_id, request.leading(), request.outcomes))
 
     def lift(self, job_ids: list[JobId], plan: Plan) -> None:
-        """Serve reads that a get has joined before any prefetch."""
+        """Move reads that a get or put has joined ahead of every prefetch."""
         for job_id in job_ids:
             job = self.jobs.get(job_id).job
             if isinstance(job, CopyJob) and job.src is TierName.SSD and job.priority is not Priority.GET:
                 plan.lifts.append(job_id)
 
     def withdraw(self, plan: Plan) -> None:
-        """Drop reads that are still queued and that nobody waits for any more, now or in a queue."""
+        """Withdraw queued reads that no open request and no request in the look-ahead window needs any more."""
         for record in self.jobs.records():
             job = record.job
             if not isinstance(job, CopyJob) or job.src is not TierName.SSD or job.dst is TierName.SSD:

@@ -1,8 +1,8 @@
 """The planner: verbs go in; jobs to run and ended requests come out. Pure: no I/O, no threads, no clock.
 
-The engine calls it under its one lock and passes the time. A request is opened in slices of at most
-`SLICE_BLOCKS`, so that the lock hold does not grow with it. After every verb and result the engine calls
-`tend` until it says that nothing more is due. Stories: `gets`, `puts`, `prefetch`, `lookahead`, `flushes`.
+The engine calls it under its one lock and passes the time. A request is planned in slices of at most
+`SLICE_BLOCKS`, so that the lock hold does not grow with it. After every verb and result the engine calls `tend`
+until nothing more is due. A story holds the rules of a verb: `gets`, `puts`, `prefetch`, `lookahead`, `flushes`.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ _OVER = replace(NO_LIFE, generation=replace(NO_LIFE.generation, number=-2))
 
 
 class Planner:
-    """Every decision of the store.
+    """Makes every decision of the store.
 
     Attributes:
-        catalogue: What is known of blocks.
-        health: How far the SSD tier takes part; for doors, which only look.
-        loading: What is worth loading.
+        catalogue: Look-ups of blocks; they change no state.
+        health: Whether the SSD tier is read and written; doors only read it.
+        loading: Advises whether loading beats recomputing.
 
     Args:
-        capacity: Blocks the directory can know.
-        slots: The host pool, cut.
-        device_pool: The device pool; None where there is none.
-        new_policy: Makes one slot class's eviction policy.
-        admission: Which blocks are written back.
+        capacity: Entries of the directory.
+        slots: Allocator of the host pool's slots.
+        device_pool: The device pool; None if there is none.
+        new_policy: Makes the eviction policy of one slot class.
+        admission: Decides which blocks are written back.
         limits: Bounds on what is in flight.
-        metrics: Counted into.
-        reclaim_below_nbytes: Free SSD bytes below which a file is reclaimed; None where there is no SSD tier.
+        metrics: Where it counts.
+        reclaim_below_nbytes: Free SSD bytes below which a chunk file is reclaimed; None if there is no SSD tier.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Planner:
 
     @property
     def directory(self) -> Directory:
-        """Where every block is; for checks and gauges."""
+        """The directory; for checks and gauges."""
         return self._mind.directory
 
     @property
@@ -125,21 +125,21 @@ class Planner:
 
     @property
     def num_jobs(self) -> int:
-        """Jobs in flight, and batches that wait to be written."""
+        """Jobs in flight plus parked batches, which wait for room on SSD."""
         return len(self._mind.jobs) + len(self._write_back.parking)
 
     def open_life(self, generation: Generation, slot_nbytes: int) -> None:
-        """Begin a generation; ConfigError where the pool cannot hold its blocks. A known one is left as it is."""
+        """Begin a generation, unless it has begun already; ConfigError if the pool cannot hold its blocks."""
         if generation.number not in self._lives:
             self._lives[generation.number] = self._mind.new_life(generation, slot_nbytes)
 
     def end_life(self, number: int) -> None:
-        """End a generation: no verb sees its blocks from now on; `tend` drops them in slices, and then the life."""
+        """End a generation. No verb finds its blocks from now on; `tend` drops them in slices, then the life."""
         self._lookahead.end_life(number)
         self._upkeep.reap(self._lives[number])
 
     def get(self, number: int, hashes: UInt8Array, deadline: float = math.inf) -> Request | None:
-        """Open a get of uint8[n, 32] distinct hashes in prefix order; None where too many requests are open."""
+        """Open a get of uint8[n, 32] distinct hashes in prefix order; None if too many requests are open."""
         request = self._requests.open(self._gets, self._life(number), hashes, deadline=deadline)
         if request is not None and self._mind.ssd is not None:
             request.parents = np.concatenate([np.zeros((1, HASH_NBYTES), np.uint8), hashes[:-1]])[: len(hashes)]
@@ -162,7 +162,7 @@ class Planner:
         return request
 
     def lent(self, request: Request | None) -> Request | None:
-        """A get or put just opened, whose caller copies by itself from or to the slots that it is lent."""
+        """Mark a get or put, just opened, as lent: its caller copies from or to the slots by itself."""
         if request is not None:
             request.far = TierName.BORROWER
         return request
@@ -170,13 +170,13 @@ class Planner:
     def prefetch(
         self, number: int, hashes: UInt8Array, deadline: float = math.inf, *, priority: int = 0
     ) -> Request | None:
-        """Open a prefetch; of two the higher priority goes first, and of equal ones the nearer deadline."""
+        """Open a prefetch. The highest priority is served first; among equals, the nearest deadline."""
         return self._requests.open(self._prefetches, self._life(number), hashes, deadline=deadline, priority=priority)
 
     def hint(
         self, session_id: int, number: int, now: float, *, added: Sequence[Waiting] = (), removed: Sequence[int] = ()
     ) -> Plan:
-        """Take in which requests wait in an engine; returns reads ahead of them. See `Lookahead.hint`."""
+        """Update which requests wait in an engine; the plan reads ahead for them. See `Lookahead.hint`."""
         assert sum(len(hashes) for _rank, hashes in added) <= SLICE_BLOCKS, "a hint is larger than a slice"
         plan, life = Plan(), self._life(number)
         self._lookahead.hint(session_id, life, () if self._is_over(life) else added, removed)
@@ -185,14 +185,14 @@ class Planner:
         return self._closed(plan, now)
 
     def end_session(self, session_id: int, now: float) -> Plan:
-        """An engine has gone: what waited in it counts no longer; `tend` takes it out of the window in slices."""
+        """An engine has gone. Its waiting requests count no longer; `tend` takes them out of the window in slices."""
         self._lookahead.end_session(session_id)
         plan = Plan()
         self._lookahead.pump(plan)
         return self._closed(plan, now)
 
     def plan_load(self, number: int, places: UInt8Array, wanted: LoadRequest, now: float) -> tuple[LoadAdvice, bool]:
-        """See `Loading.consider`; where it says so, `probe` is to be called next."""
+        """See `Loading.consider`; if the second value is true, call `probe` next."""
         return self.loading.consider(self._life(number), places, wanted, now)
 
     def probe(self, number: int, wanted: LoadRequest, advice: LoadAdvice, now: float) -> Plan:
@@ -214,7 +214,7 @@ class Planner:
         return request
 
     def step(self, request: Request, now: float) -> Plan:
-        """Plan the next slice of a request; to be called until `request.planned`, at least once."""
+        """Plan the next slice of a request. Call it at least once, and until `request.planned`."""
         plan = Plan()
         request.begun = min(request.begun, now)
         if self._is_over(request.life) and not request.done:
@@ -225,14 +225,14 @@ class Planner:
         return self._closed(plan, now)
 
     def _life(self, number: int) -> Life:
-        """A generation; one that is over stands for all of them, for a verb may come late."""
+        """A generation by number. A verb may come after its end: `_OVER` stands for every ended one."""
         return self._lives.get(number, _OVER)
 
     def _is_over(self, life: Life) -> bool:
         return life is not NO_LIFE and (life.number not in self._lives or self._upkeep.reaps(life))
 
     def complete(self, result: CopyResult, now: float) -> Plan:
-        """Take in how a job ended."""
+        """Take in the result of a job."""
         plan, mind = Plan(), self._mind
         job = mind.jobs.get(result.job_id).job
         fills = job.dst if isinstance(job, CopyJob) and job.dst not in (*FAR, job.src) else None
@@ -252,20 +252,20 @@ class Planner:
         self._lookahead.gauge()
 
     def cancel(self, request_id: RequestId, now: float) -> Plan:
-        """Withdraw a request; it ends at once, or when the last copy that touches the caller's memory has."""
+        """Cancel a request. It ends at once, or with the last copy that touches the caller's memory."""
         plan, request = Plan(), self._requests.get(request_id)
         if request is not None:
             self._lending.withdrawn(request, plan, now)
         return self._shorten(plan, [request_id], now)
 
     def expire(self, now: float) -> Plan:
-        """End what is past its deadline; copies into the caller's memory that have begun still finish."""
+        """End requests past their deadline. Copies into the caller's memory that have begun still finish."""
         plan = Plan()
         self._outage.expire(plan, now)
         return self._shorten(plan, self._requests.due(now), now)
 
     def next_deadline(self) -> float:
-        """When `expire` is wanted next, by a request that has not ended or by a tier; infinity where by none."""
+        """When `expire` must be called next, for an open request or the SSD's health; infinity for neither."""
         return min(self._requests.next_deadline(), self._mind.health.next_deadline())
 
     def _shorten(self, plan: Plan, request_ids: list[RequestId], now: float) -> Plan:
@@ -276,7 +276,7 @@ class Planner:
         return self._closed(plan, now)
 
     def tend(self, now: float) -> tuple[Plan, bool]:
-        """One bounded slice of upkeep; whether more is due at once."""
+        """Plan one bounded slice of upkeep. Also returns whether more is due at once."""
         plan = Plan()
         more = self._upkeep.step(plan, now)
         more = self._lookahead.leave(plan) or more

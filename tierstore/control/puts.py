@@ -1,12 +1,12 @@
 """How a put goes: copy new blocks into host slots, write them back afterwards, sync if it must be durable.
 
-    open:     blocks held already are done; FILLING ones are joined; new ones get slots and a store job,
-              the longest leading part that fits; the rest is REJECTED
+    open:     blocks already READY are done; FILLING ones are joined; of the new ones the longest leading part
+              that fits gets slots and a store job; the rest is REJECTED
     stored:   READY, the put resolves; admitted blocks are written back, pinned until the write has ended
     written:  readable on SSD; durable once a sync that began later has ended
     durable:  a durable put waits for its writes and then for one sync
 
-Writing is `write_back`'s. Pure; called by the planner.
+`write_back` decides what is written. Pure; called by the planner.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Puts:
         self._settle(request, plan)
 
     def _join(self, request: Request, filling: Int64Array, plan: Plan) -> None:
-        """Wait for blocks under way, but for none that an SSD which is off would have to give."""
+        """Join the jobs that fill these blocks; reject those that wait for a read from an SSD that is off."""
         mind = self._mind
         stuck = mind.stuck(request.entries[filling])
         request.outcomes[filling[stuck]] = Outcome.REJECTED
@@ -88,14 +88,14 @@ class Puts:
             mind.lift(mind.jobs.join(TierName.HOST, request.entries[filling], request, filling), plan)
 
     def _refuse(self, request: Request, plan: Plan) -> None:
-        """Nothing can be durable without an SSD tier that is on, and what cannot be kept is never silent."""
+        """Reject the rest of a durable put: nothing can be made durable without an SSD tier that takes writes."""
         request.outcomes[request.opened :] = Outcome.REJECTED
         request.opened = request.stop
         self._release(request)
         self._settle(request, plan)
 
     def _take(self, request: Request, entries: Int64Array, missing: Int64Array) -> Int64Array:
-        """Slots and entries for the leading part of the missing blocks; REJECTED for the rest."""
+        """Take slots and entries for the leading part of the missing blocks; reject the rest."""
         mind, lo, life = self._mind, request.opened, request.life
         if not len(missing):
             return missing
@@ -123,8 +123,8 @@ class Puts:
     def _slots(self, request: Request, positions: Int64Array) -> Int64Array:
         """Slots for the leading part of these blocks.
 
-        Where no SSD lies behind the pool, a block takes none from a block that waiting requests need sooner, or at
-        all where none needs it itself: it would go next, and the other be missed.
+        Without an SSD tier, an evicted block is lost. Then a block that no waiting request needs takes no slot from
+        the look-ahead window, and one that is needed takes slots only from blocks needed later.
         """
         mind, life, count = self._mind, request.life, len(positions)
         window = mind.directory.window
@@ -138,14 +138,14 @@ class Puts:
         return pages
 
     def _release(self, request: Request) -> None:
-        """Once all of a put is planned its blocks may leave; until then its last ones must not evict its first."""
+        """Unpin the blocks once the whole put is planned; until then its last blocks must not evict its first."""
         held = request.ready.nonzero()[0]
         if request.planned and len(held):
             request.ready[held] = False
             self._mind.host.unpin(request.life.slot_class, request.entries[held])
 
     def _depth(self, request: Request) -> int:
-        """Blocks before the request's first one in their chain, as far as the directory knows."""
+        """Blocks before the request's first one in its chain; 0 if the directory does not hold its parent."""
         if request.depth < 0:
             directory, parent = self._mind.directory, request.parents[:1]
             entry = int(directory.find(request.life.number, as_keys(parent))[0]) if parent.any() else -1
@@ -189,7 +189,7 @@ class Puts:
             durable = request.outcomes == Outcome.OK
             if (ended := request.synced(record)) is not Outcome.OK:
                 request.outcomes[durable] = ended
-            else:  # of a put larger than the SSD the first blocks are reclaimed for the last ones
+            else:  # a put larger than the SSD: its first blocks were reclaimed to make room for its last ones
                 assert mind.ssd is not None
                 lasting = mind.ssd.lasting(mind.directory.find(request.life.number, request.keys))
                 request.outcomes[durable & ~lasting] = Outcome.REJECTED
@@ -212,7 +212,7 @@ class Puts:
         self._settle(request, plan)
 
     def _retry(self, record: JobRecord, request: Request, lost: Int64Array) -> None:
-        """A full SSD makes room for a durable put: what found none waits for the file that is leaving."""
+        """Park blocks of a durable put that a full SSD refused, until the file being reclaimed is gone."""
         entries = request.entries[lost]
         directory = self._mind.directory
         here = (directory.host.state[entries] == State.READY) & (directory.ssd.state[entries] == State.ABSENT)
@@ -222,12 +222,12 @@ class Puts:
             self._write_back.parking.park_refused(record, request, refused, durable=True)
 
     def unpark(self, plan: Plan, now: float) -> None:
-        """Offer what was parked again once it is due, and go on."""
+        """Offer parked blocks again once they are due, and continue their durable puts."""
         for request in self._write_back.unpark(plan, now):
             self._settle(request, plan)
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
-        """Open nothing more and wait for nothing but the copies out of the caller's memory."""
+        """Plan nothing more; wait only for the copies out of the caller's memory."""
         unknown = (request.outcomes == Outcome.MISS).nonzero()[0]
         request.outcomes[unknown] = outcome
         if request.durable:

@@ -33,20 +33,20 @@ __all__ = [
 ]
 
 FAR = frozenset((TierName.DEVICE, TierName.BORROWER))
-"""Where the caller's memory may be, on the other side of the host pool."""
+"""Tiers that stand for the caller's memory: the device's pages, or a borrower that copies by itself."""
 
 _DEADLINES_SPARE = 64
-"""Deadlines of ended requests that are not worth looking for."""
+"""The deadline heap is purged of ended requests once it is longer than twice the open requests and these."""
 
 
 def leading_run(chosen: NDArray[np.bool_]) -> int:
-    """How many are chosen before the first that is not."""
+    """Length of the run of true values at the start."""
     return len(chosen) if np.count_nonzero(chosen) == len(chosen) else int(chosen.argmin())
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A generation as the mind holds it: with the slot class of its blocks, in the device pool too if there is one."""
+    """A generation in the planner, with the slot class of its blocks in each pool; -1 if there is no device pool."""
 
     generation: Generation
     slot_class: int
@@ -64,10 +64,10 @@ class Life:
 
 
 class Story(Protocol):
-    """What a request follows: a get, a put, a prefetch or a flush."""
+    """The rules that requests of one verb follow: get, put, prefetch, delete or flush."""
 
     verb: str
-    """As in the metrics; empty where its blocks are not counted."""
+    """Its label in the metrics; empty if its blocks are not counted."""
 
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
         """Plan blocks [request.opened, hi)."""
@@ -76,7 +76,7 @@ class Story(Protocol):
         """A job that the request waited for has ended; the directory already says where the blocks are."""
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
-        """Deadline or cancel: want nothing more than what is already moving into the caller's memory."""
+        """End at a deadline or cancel: start nothing more, and wait only for copies of the caller's memory."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +85,7 @@ class Request:
 
     Attributes:
         request_id: Unique in one run of the store.
-        story: Whose rules it follows.
+        story: The rules it follows.
         life: The generation it was opened in.
         hashes: uint8[n, 32], distinct.
         parents: uint8[n, 32]; the predecessor of each block in the chain.
@@ -93,22 +93,23 @@ class Request:
         durable: A put that must reach the disk.
         entries: int64[n]; -1 where not known (yet).
         outcomes: uint8[n] of `Outcome`.
-        ready: bool[n]; the host copy is pinned for this request: to be loaded, or until all of a put is planned.
-        pooled: bool[n]; of the READY ones: the copy in the device pool is pinned instead.
-        opened: Blocks planned so far, from the first.
-        stop: Blocks still wanted, from the first.
-        frontier: Blocks handed to jobs that touch the caller's memory.
-        awaiting: Blocks for which it waits on jobs.
-        moving: Its own jobs that touch the caller's memory.
-        syncing: A durable put whose writes have ended and whose sync has not.
-        doubted: A sync has failed since it was opened: what was written for it may not last.
+        ready: bool[n]; the host copy is pinned for this request: until it is loaded, or until the whole put is planned.
+        pooled: bool[n]; of the ready ones: the copy in the device pool is pinned instead.
+        opened: Blocks [0, opened) are planned.
+        stop: Blocks [0, stop) are still wanted.
+        frontier: Get: [0, frontier) are in load jobs. Put: the number of blocks in store jobs. Prefetch: [0, frontier)
+            are in host memory or on their way.
+        awaiting: Blocks in jobs, or parked, that it waits for.
+        moving: Jobs of its own in flight that touch the caller's memory.
+        syncing: A durable put or a delete waits for its sync.
+        doubted: A sync has failed since it was opened: what was written for it may not be durable.
         begun: When its first slice was planned; infinity before.
-        done: Resolved; what arrives later is of no interest.
+        done: Resolved; results that arrive later are ignored.
         in_pieces: Its blocks came to the host pool, or were used, in more than one batch.
-        far: Where the caller's memory is.
+        far: The tier that stands for the caller's memory.
         lent: int64[k]; entries whose host slots count as lent until it has ended.
-        depth: Blocks before its first one in their chain, as far as they are known; -1 where nobody has looked.
-        priority: Of a prefetch: one with a higher number goes first.
+        depth: Blocks before its first one in its chain, as far as known; -1 until it is looked up.
+        priority: Of a prefetch; the highest goes first.
     """
 
     request_id: RequestId
@@ -151,12 +152,12 @@ class Request:
         return len(self.hashes)
 
     def synced(self, record: JobRecord) -> Outcome:
-        """How its sync ended; IO_ERROR too where another one had failed, for that is never tried again."""
+        """How its sync ended; IO_ERROR also if another sync failed meanwhile: a failed sync is never retried."""
         assert record.outcomes is not None
         return Outcome.IO_ERROR if self.doubted else Outcome(int(record.outcomes[0]))
 
     def leading(self) -> int:
-        """Blocks from the first that are OK without a hole."""
+        """How many blocks are OK before the first hole."""
         return int((self.outcomes != Outcome.OK.value).argmax()) if np.count_nonzero(self.outcomes) else len(self)
 
 
@@ -165,14 +166,14 @@ class JobRecord:
     """A job in flight.
 
     Attributes:
-        job: What runs.
-        request: Whose memory it touches (device jobs) or who caused it; None for the store's own.
+        job: The job.
+        request: The request whose memory it touches, or that caused it; None for the store's own jobs.
         positions: int64[n]; the job's blocks as positions in the request.
-        waiters: Requests that go on when it ends, each with its positions among the job's blocks.
+        waiters: Requests that go on when it ends, each with the positions, in the request, that the job fills.
         outcomes: uint8[n] of `Outcome`, in the job's order; None while it runs.
-        checksums: uint32[n]; what whoever filled its blocks says of them.
-        retry: Blocks of a write that found no room may find some once the file that is leaving has gone.
-        turn: Of a write, its place among those that find no room: its id, or an earlier one that its blocks have.
+        checksums: uint32[n] of its blocks, as the writer of the slots gave them; None if it gave none.
+        retry: Of a write: refused blocks may find room once the file being reclaimed is gone.
+        turn: Of a write: its place in the order of parked batches. Its id, or a lower one that its blocks had before.
     """
 
     job: Job
@@ -188,25 +189,25 @@ class JobRecord:
         self.turn = self.job.job_id
 
     def losses(self, entries: Int64Array) -> UInt8Array:
-        """Why some of its blocks, named by entry, are not there: CANCELLED for one that was deleted meanwhile."""
+        """Why these entries of the job are missing. One whose copy was OK was deleted meanwhile: CANCELLED."""
         assert isinstance(self.job, CopyJob) and self.outcomes is not None, f"job {self.job.job_id} has not ended"
         by_entry = dict(zip(self.job.entries.tolist(), self.outcomes.tolist(), strict=True))
         return np.array([by_entry[entry] or Outcome.CANCELLED for entry in entries.tolist()], np.uint8)
 
 
 class Unasked:
-    """The story of what no caller has asked for: nobody waits for it, so that nothing follows from its end."""
+    """The story of jobs that no caller asked for. No request waits for them, so nothing follows from their end."""
 
     verb = ""
 
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
-        """It is planned as a whole."""
+        """Do nothing: the jobs are planned where they are decided."""
 
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
-        """Whoever wants it finds it in the directory."""
+        """Do nothing: later requests find the blocks in the directory."""
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
-        """It has no deadline, and nobody cancels it."""
+        """Do nothing: it has no deadline and is never cancelled."""
 
 
 UNASKED = Unasked()
@@ -221,7 +222,7 @@ def new_request(
     deadline: float = math.inf,
     priority: int = 0,
 ) -> Request:
-    """A request for uint8[n, 32] hashes of which nothing is known yet."""
+    """A request for uint8[n, 32] hashes, with nothing planned yet."""
     count = len(hashes)
     entries, outcomes = np.empty(count, np.int64), np.empty(count, np.uint8)
     entries.fill(-1)
@@ -258,7 +259,7 @@ class RequestTable:
     def open(
         self, story: Story, life: Life, hashes: UInt8Array, *, deadline: float = math.inf, priority: int = 0
     ) -> Request | None:
-        """A new request for uint8[n, 32] hashes; None where too many are open."""
+        """A new request for uint8[n, 32] hashes; None if too many are open."""
         if len(self._requests) >= self._requests_max:
             return None
         self._last_id += 1
@@ -277,7 +278,7 @@ class RequestTable:
         return list(self._requests.values())
 
     def close(self, request_id: RequestId) -> Request:
-        """Forget a request that has ended, and now and then the deadlines of all that have."""
+        """Remove a request that has ended; now and then purge the deadlines of ended requests."""
         request = self._requests.pop(request_id)
         if len(self._deadlines) > 2 * (len(self._requests) + _DEADLINES_SPARE):
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._requests]
@@ -285,14 +286,14 @@ class RequestTable:
         return request
 
     def due(self, now: float) -> list[RequestId]:
-        """Take out the requests whose deadline has come."""
+        """Take the ids whose deadline has come out of the heap; some may have ended already."""
         due = []
         while self._deadlines and self._deadlines[0][0] <= now:
             due.append(heapq.heappop(self._deadlines)[1])
         return due
 
     def next_deadline(self) -> float:
-        """The earliest deadline of a request that has not ended; infinity where there is none."""
+        """The earliest deadline of an open request; infinity if there is none."""
         while self._deadlines and self._deadlines[0][1] not in self._requests:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else math.inf
