@@ -1,6 +1,6 @@
-"""The device of a store that leaves the choice to the machine: its GPU where one can be used, else the CPU.
+"""Chooses the device for ``device.name = "auto"``: the GPU if one can be used, else the CPU.
 
-Loaded by the registry where ``device.name = "auto"``. A GPU that cannot be used is said, with the reason.
+Loaded by the registry. If a GPU cannot be used, the reason is logged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One tensor of an engine's cache: what its axes count, and which bytes of a block they make.
+"""One tensor of an engine's cache: the roles of its axes, and the bytes of a block that they hold.
 
-Named by the engine, cut by `tierstore.device.paged_kv`. The roles of the axes are the caller's to say: shapes
-are compared with the layout and never interpreted.
+The engine names the roles; `tierstore.device.paged_kv` cuts the tensor into segments. Roles are never guessed from
+shapes: shapes are only compared with the layout.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class PagedTensor:
             ``element`` what their names say. A role may come twice, its major axis first (heads cut in pieces). One
             that does not come counts 1.
         pages: Names of the layout's pages that it holds: one, or as many as its layer axis counts, in that order.
-        planes: Which planes of them it holds; None for all. ``[0]`` is K alone, where V lies in a tensor of its own.
-        id_rows: Which rows of the block ids name its blocks. One for an engine whose blocks hold as many tokens as
-            the layout's; k where k of the engine's blocks make one, in the order of their tokens.
+        planes: The planes that it holds; None for all. ``[0]`` is K alone, if V lies in a tensor of its own.
+        id_rows: The rows of the block ids that name its blocks. One row if the engine's blocks hold as many tokens as
+            the layout's; k rows, in the order of their tokens, if k of the engine's blocks make one.
     """
 
     tensor: object
@@ -52,7 +52,7 @@ class CutTensor:
     """A described tensor, checked against a layout.
 
     Attributes:
-        view: Where it lies.
+        view: The tensor's address, shape and strides.
         id_rows: As described.
         num_blocks: Blocks that it holds.
         held: (page, plane) of everything that it holds, by position in the layout.

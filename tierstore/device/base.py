@@ -1,4 +1,4 @@
-"""The seam between the store and the device that computes.
+"""The interface between the store and the device whose memory holds an engine's cache.
 
 Three implementations: `tierstore.device.cpu` (the reference), `tierstore.device.cuda` and the simulated
 device of `tierstore.testing`. Every call enqueues and returns; nothing here waits for a copy.
@@ -29,7 +29,7 @@ class Event(Protocol):
 
 @runtime_checkable
 class DeviceEvent(Event, Protocol):
-    """An event that the device itself has recorded: it comes, and the device's streams wait for it by themselves."""
+    """An event recorded on the device itself: it is sure to come, and the device's streams can wait for it."""
 
     @property
     def handle(self) -> int:
@@ -38,7 +38,7 @@ class DeviceEvent(Event, Protocol):
 
 @runtime_checkable
 class Stream(Protocol):
-    """Work that runs in the order in which it was enqueued, beside other streams."""
+    """Runs work in the order in which it was enqueued, concurrently with other streams."""
 
     @property
     def failure(self) -> BaseException | None:
@@ -58,7 +58,7 @@ class Stream(Protocol):
 
 
 class DeviceMemory(Protocol):
-    """Memory that blocks are copied from and to: the host's, made fast, and the device's own."""
+    """Memory that blocks are copied from and to: pinned host memory, and the device's own."""
 
     @property
     def pinned_nbytes(self) -> int:
@@ -107,11 +107,11 @@ class DeviceMemory(Protocol):
 
 @runtime_checkable
 class Device(DeviceMemory, Protocol):
-    """A place whose caches the store copies from and to.
+    """A device whose caches the store copies from and to.
 
     Attributes:
-        name: As the setting ``device.name`` has it: ``"cpu"``, ``"cuda"``.
-        memory: Where the caches lie that it copies, as torch names it: ``"cpu"``, ``"cuda:0"``.
+        name: The value of the setting ``device.name``: ``"cpu"``, ``"cuda"``.
+        memory: The memory of the caches that it copies, by torch's name: ``"cpu"``, ``"cuda:0"``.
     """
 
     name: str

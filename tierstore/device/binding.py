@@ -1,4 +1,4 @@
-"""What a caller passes as its cache, bound for the blocks of a namespace, or lends as a pool."""
+"""Binds the cache that a caller passes to the blocks of a namespace, and checks memory lent as a pool."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Blocks between the pool and a cache in host memory, as the fewest calls of numpy that make them.
+"""Copies blocks between the pool and a cache in host memory, in as few numpy calls as possible.
 
-Called by the CPU device on its streams' threads. Trusts what it is given: whoever calls has checked that all of
-it lies inside the pool and the cache.
+Called by the CPU device on its streams' threads. It checks nothing: the caller has checked that all of the copy
+lies inside the pool and the cache.
 
-A call of numpy costs 0.2 to 0.7 µs and lets go of the GIL once, and whoever has it then keeps it for a while. So
-neighbours move in one call; short rows that are evenly spaced where they come from, as blocks in the pool often are,
-move in one call a segment wherever they go to; and those that are scattered on both sides move some dozens a
-call, through a buffer of numpy's own that stays in the processor's cache.
+A numpy call costs 0.2 to 0.7 µs and releases the GIL once; another thread may then keep the GIL for a while. So
+neighbouring blocks move in one call. Short rows that are evenly spaced at the source, as blocks in the pool often
+are, move in one call a segment, whatever their destination. Rows scattered on both sides move some dozens a call,
+through a buffer of numpy's own that stays in the processor's cache.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class BlockCopy:
 
     Args:
         host: uint8[pool_nbytes].
-        slots: int32[n]; offsets in the pool, in 4 KiB pages. Not looked at again, as the block ids.
+        slots: int32[n]; offsets in the pool, in 4 KiB pages. Like the block ids, not read after construction.
         kv: A cache in host memory.
         block_ids: int64[num_id_rows, n].
         into_pool: Whether `host` is written.
-        primitive: How to copy; None takes the fastest here for each row size.
+        primitive: The way to copy; None takes the fastest on this machine for each row size.
     """
 
     def __init__(

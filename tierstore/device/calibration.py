@@ -1,8 +1,7 @@
-"""Finds which way of copying is fastest on a GPU, by direction and size of rows. Takes about a second.
+"""Measures which copy engine is fastest on a GPU, by direction and row size. Takes about a second.
 
-Called by the CUDA device when a store starts and `tierstore.device.calibration_cache` keeps nothing for it, and by the
-benchmarks, which show the rates. Copies between memory of
-its own: no engine's cache and no pool is touched.
+Called by the CUDA device when a store starts, if `tierstore.device.calibration_cache` has no result, and by the
+benchmarks, which show the rates. It copies between memory of its own and touches no engine's cache and no pool.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What to copy with.
+    """The copy engines to use.
 
     Attributes:
-        rates: Bytes a second by (whether it is a store, row size, engine); empty where nothing was measured.
+        rates: Bytes a second by (whether it is a store, row size, engine); empty if nothing was measured.
     """
 
     facts: GpuFacts

@@ -1,7 +1,7 @@
-"""Keeps what calibration found from one process to the next: a small file a GPU and driver in the user's cache folder.
+"""Keeps the results of calibration across processes: one small file a GPU and driver, in the user's cache folder.
 
-Called by a CUDA device that the registry opened. A file that is old, damaged or of something else counts as none; where
-none can be written, every process measures for itself.
+Called by a CUDA device that the registry opened. A file that is old, damaged or for something else is ignored. If no
+file can be written, every process measures for itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""CRC32C of blocks in memory of a device, for what came there past the CPU: on a GPU by kernels/crc32c.cu.
+"""CRC32C of blocks in device memory, for blocks read from disk without passing the CPU. On a GPU: kernels/crc32c.cu.
 
-Called by devices for whoever reads from a disk straight into their memory. Blocks its caller until the GPU has
-answered; several threads may call at once, and take turns.
+Called by devices, for direct reads. Blocks until the GPU has answered; several threads may call at once, and take
+turns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The ways to copy blocks between a GPU and the host pool. Which is fastest depends on the GPU and the size of rows.
+"""Copy engines: the ways to copy blocks between a GPU and the host pool. The fastest depends on GPU and row size.
 
-Made once a stream by the CUDA device and chosen by `tierstore.device.calibration`. Each enqueues on the stream that
-it is given and returns; its source is read in the stream's order, never before what the stream waits for.
+The CUDA device makes them once for each stream; `tierstore.device.calibration` chooses. Each enqueues on the given
+stream and returns. Its source is read in the stream's order, never before what the stream waits for.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ class CopyEngine(Protocol):
 
 
 class Kernel(Protocol):
-    """What moves blocks between a cache and memory of the GPU."""
+    """A kernel that moves blocks between a cache and GPU memory."""
 
     def copy(self, copy: SpanCopy, stream: int) -> None:
         """Enqueue. Raises DeviceError."""
 
 
 class KernelEngine:
-    """Threads of the GPU load and store the rows themselves, across the link where the slots are host memory.
+    """GPU threads load and store the rows themselves, across the link if the slots are in host memory.
 
     Args:
         runtime: Of the GPU.
-        quota: Thread blocks of a launch at most: multiprocessors that it may keep from other work.
+        quota: Most thread blocks of a launch: the multiprocessors that it may keep from other work.
     """
 
     def __init__(self, runtime: CudaRuntime, quota: int) -> None:
@@ -100,7 +100,7 @@ class KernelEngine:
 
 
 class PieceEngine:
-    """One call a contiguous piece, to the GPU's copy units. The only way from and to pageable memory.
+    """One call for each contiguous piece, to the GPU's copy units. The only way from and to pageable memory.
 
     Args:
         runtime: Of the GPU.
@@ -141,10 +141,10 @@ class BatchEngine(PieceEngine):
 
 
 class StagedEngine:
-    """Kernels gather blocks in GPU memory, from where copy units move them whole; loads go the other way.
+    """Kernels gather blocks in GPU memory, and copy units move them from there as a whole; loads go the other way.
 
-    Two halves take turns: while the copy units move one, a kernel fills or empties the other. The copy units work on a
-    stream of their own, tied to the given one by marks both ways.
+    Two buffers alternate: while the copy units move one, a kernel fills or empties the other. The copy units use a
+    stream of their own, ordered with the given one by events both ways.
 
     Args:
         runtime: Of the GPU.

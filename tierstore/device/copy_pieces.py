@@ -1,6 +1,6 @@
-"""A copy as contiguous pieces, for engines that are told addresses: what lies together on both sides is one piece.
+"""Splits a copy into contiguous pieces, for copy engines that take addresses. A piece is contiguous on both sides.
 
-Called by the CUDA device's copy engines. Arithmetic on numbers only; the kernels do without it.
+Called by the CUDA device's copy engines. Arithmetic on numbers only; the kernels do not need it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SpanCopy:
         slots: int64[n], the address of each block's slot.
         block_ids: int64[n].
         origin: Address where the host memory of the slots begins.
-        quantized: How blocks lie in their slots where they are not kept byte for byte.
+        quantized: The form of the blocks in their slots, if they are not kept byte for byte.
     """
 
     store: bool

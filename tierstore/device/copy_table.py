@@ -1,7 +1,7 @@
-"""What a copy kernel is told: the table that travels as its parameter, and the kernel that fits the alignment.
+"""Builds the parameter of a copy kernel, a table, and chooses the kernel that fits the alignment.
 
-Called by the CUDA device's kernel engine and by the tests that run the kernels on a CPU. Numbers only: it knows
-no GPU, reads no memory of a cache and launches nothing. Mirrors the structures of ``kernels/gather_scatter.cu``.
+Called by the CUDA device's kernel engine and by the tests that run the kernels on a CPU. Numbers only: it uses no
+GPU, reads no memory of a cache and launches nothing. Mirrors the structures of ``kernels/gather_scatter.cu``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Launch:
     Attributes:
         vector_nbytes: Width of its loads and stores; the kernel is ``gather_<width>`` or ``scatter_<width>``.
         table: COPY_TABLE[1], its parameter.
-        num_tiles: Tiles that one warp each can take: more warps than this have nothing to do.
+        num_tiles: Tiles, of which one warp takes one at a time: more warps than this have nothing to do.
     """
 
     vector_nbytes: int

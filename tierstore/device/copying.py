@@ -1,8 +1,8 @@
-"""How bytes are copied on the CPU: the primitives, and which is fastest on this machine.
+"""The primitives that copy bytes on the CPU, and the measurement that finds the fastest on this machine.
 
-Called by the CPU device's streams, and by the benchmark to name what is used. Every primitive runs on the
-calling thread alone and lets go of the GIL; none may ever start threads of its own, which would take cores
-from the engine. Nothing here knows blocks, slots or pages of a cache.
+Called by the CPU device's streams, and by the benchmark to name the primitive in use. Every primitive runs on the
+calling thread alone and releases the GIL. None may start threads, which would take cores from the engine.
+Nothing here knows blocks, slots or pages of a cache.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Choice:
 
     Attributes:
         name: A key of `PRIMITIVES`.
-        nbytes_per_second: What every primitive did in the measurement.
+        nbytes_per_second: The measured rate of every primitive.
     """
 
     name: str

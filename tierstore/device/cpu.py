@@ -1,8 +1,8 @@
-"""The CPU as a device: the reference that every other one is compared with, and the one that needs no GPU.
+"""The CPU device: the reference for all other devices; it needs no GPU.
 
-Called by the device link and by the benchmark. A stream is one worker thread that runs what it is given in
-order. Everything is checked before it is enqueued, so that a copy which has begun cannot fail; nothing here
-waits for a copy on the caller's thread.
+Called by the device link and by the benchmark. A stream is one worker thread that runs its calls in order.
+Everything is checked before it is enqueued, so that a copy which has begun cannot fail. Nothing here waits for a
+copy on the caller's thread.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class CpuStream:
 
 
 class CallersStream:
-    """No thread: whoever enqueues does it himself, before the call returns. For those who would only wait for it."""
+    """A stream without a thread: the caller's thread does the work before the call returns. For callers that wait."""
 
     failure = None
 
@@ -144,7 +144,7 @@ class CpuDevice:
     """Memory of the CPU as a device, as `tierstore.device.base.Device` says.
 
     Args:
-        primitive: How to copy; None takes the one that is fastest here, found by `pin` or by the first copy.
+        primitive: The way to copy; None takes the fastest on this machine, measured by `pin` or the first copy.
     """
 
     name = memory = "cpu"

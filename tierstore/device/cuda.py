@@ -1,7 +1,7 @@
-"""The driver's calls behind `tierstore.device.cuda_runtime`: the only module that knows cupy and torch.cuda.
+"""Implements `tierstore.device.cuda_runtime` by driver calls: the only module that uses cupy and torch.cuda.
 
-Loaded by the registry where a store asks for ``device.name = "cuda"``. Nothing is decided here: what the driver
-refuses becomes an error of this package with the call's name, and what is missing is named before anything starts.
+Loaded by the registry for ``device.name = "cuda"``. It decides nothing. A refused driver call becomes a `DeviceError`
+with the call's name, and a missing driver or package is named before anything starts.
 """
 
 from __future__ import annotations

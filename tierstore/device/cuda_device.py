@@ -1,7 +1,7 @@
-"""A GPU as a device: checks a copy, chooses how to make it, and enqueues it behind what it has to wait for.
+"""The CUDA device: checks a copy, chooses the copy engine, and enqueues the copy behind the events it must wait for.
 
-Made by `tierstore.device.cuda`, called by the device links. Speaks to the GPU through the runtime that it is given,
-and never waits for it on the caller's thread.
+Made by `tierstore.device.cuda`, called by the device links. It uses the GPU through the given runtime, and never
+waits for it on the caller's thread.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class CudaDevice:
 
     Args:
         runtime: Of the GPU.
-        choices: What to copy with; None measures when the first pool is pinned.
-        measure: How; takes about a second.
+        choices: The copy engines to use; None measures when the first pool is pinned.
+        measure: Makes that measurement; takes about a second.
     """
 
     name = "cuda"
@@ -215,7 +215,7 @@ class CudaDevice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
-    """What one call asks to copy. Keeps pool and cache alive; its ids are its own."""
+    """The arguments of one copy. Keeps pool and cache alive, and has its own copy of the ids."""
 
     host: UInt8Array
     slots: Int32Array

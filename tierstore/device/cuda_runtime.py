@@ -1,8 +1,8 @@
-"""The few calls that the CUDA device makes of a GPU: the seam between what is decided and what a driver does.
+"""The interface between the CUDA device and a GPU driver: the few calls that the device makes.
 
-Kept by `tierstore.device.cuda`, the only module that knows cupy and torch.cuda, and by the recording runtime of
-the tests, which has no GPU. Everything above this seam is plain Python: which copy waits for which, what is
-launched, when memory is given back. Addresses and stream handles are plain integers.
+Implemented by `tierstore.device.cuda`, the only module that uses cupy and torch.cuda, and by the recording runtime
+of the tests, which has no GPU. Everything above this interface is plain Python: which copy waits for which, what is
+launched, when memory is freed. Addresses and stream handles are plain integers.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ THREADS = 256
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """What the device needs to know of a GPU.
+    """The properties of a GPU that the device needs.
 
     Attributes:
         index: Its number in this process.
-        name: Its maker's name for it.
+        name: The product name.
         driver: CUDA version of the driver, as in 13000 for 13.0.
         processors: Its multiprocessors.
         has_batches: Whether the driver copies in batches (CUDA 12.8).
         reaches_host: Whether registered host memory has the same address for the GPU, so that kernels and batches can
-            name it. Not so under WSL 2, where a batch that tries fails late and takes the context with it.
-        memory: Where its tensors lie, as torch names it: ``"cuda:0"``.
-        numa_node: The node of the machine that it is nearest to; None where the machine has but one.
+            use it. False under WSL 2, where a batch that tries fails late and destroys the context.
+        memory: The memory of its tensors, by torch's name: ``"cuda:0"``.
+        numa_node: The nearest NUMA node; None if the machine has only one.
     """
 
     index: int
@@ -50,7 +50,7 @@ class GpuFacts:
 
 
 class Mark(Protocol):
-    """A recorded event of a GPU. It lives as long as something refers to it."""
+    """A recorded event of a GPU. It exists as long as something refers to it."""
 
     @property
     def handle(self) -> int:
@@ -58,7 +58,7 @@ class Mark(Protocol):
 
 
 class Order(Protocol):
-    """Streams and events. Nothing blocks but `finish`."""
+    """Streams and events. Only `finish` blocks."""
 
     def enter(self) -> None:
         """Make the GPU the calling thread's."""

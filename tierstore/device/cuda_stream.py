@@ -1,8 +1,8 @@
-"""Streams of a GPU as the store knows them: calls in order, marks that can be waited for, tasks when work has ended.
+"""Streams of a GPU: ordered calls, events that can be waited for, and tasks that run once work has ended.
 
-Made by the CUDA device. Each stream has one thread, which alone speaks to the driver for it: it enqueues what it is
-given in order, and only when nothing is left to enqueue does it wait for what runs. So the GPU always has the next
-copy while the last one is being reported, and no caller ever waits for the driver.
+Made by the CUDA device. Each stream has one thread, which alone makes driver calls for it. The thread enqueues calls
+in order, and waits for running work only when it has nothing left to enqueue. So the GPU always has the next copy
+while the last one is being reported, and no caller ever waits for the driver.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 
 class CudaEvent(CpuEvent):
-    """A point in a stream of the GPU. `done` and `wait` learn of it from the stream's thread."""
+    """A point in a stream of the GPU. The stream's thread tells `done` and `wait` that it was reached."""
 
     __slots__ = ("_mark", "_recorded")
 

@@ -1,4 +1,4 @@
-"""Where the CUDA sources lie and how they are compiled, in a checkout and in an installed package alike.
+"""Finds the CUDA sources, in a checkout or in an installed package, and defines how they are compiled.
 
 Called by the CUDA runtime, which compiles them for the GPU it finds, and by the tests, which compile the same text
 with the same options for every architecture. Reads the package's own files and nothing else.

@@ -1,4 +1,4 @@
-"""What the driver's own library can do and cupy does not pass on: batched copies, and a thread's capture mode.
+"""Calls of the driver library that cupy does not offer: batched copies, and a thread's capture mode.
 
 Called by `tierstore.device.cuda` alone, on machines that have a driver.
 """

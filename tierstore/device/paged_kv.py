@@ -1,7 +1,7 @@
-"""An engine's cache, bound as it is: which bytes of which tensor are which bytes of a block.
+"""Binds an engine's cache in place: maps the bytes of its tensors to the bytes of a block.
 
-Made once a cache, when an engine comes up; passed to every put and get. Described by the caller's own words
-(see `tierstore.device.axes`), checked here against the layout. Copies nothing and allocates no KV.
+Made once for each cache, when an engine starts, and passed to every put and get. The caller describes the tensors (see
+`tierstore.device.axes`), and this module checks them against the layout. It copies nothing and allocates no KV.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class PagedKV:
     Attributes:
         block_nbytes: Bytes of a block, over all segments.
         segments: SEGMENT[num_segments], C-contiguous; see `tierstore.device.segments.SEGMENT`.
-        groups: Page groups (layers, or runs of them) in the order in which they are copied; of each the spans that
-            make it up. Together they name every segment once, in order. A load has one event a group.
+        groups: Page groups (layers, or runs of them) in the order of copying; each is a list of spans. Together they
+            name every segment once, in order. A load has one event for each group.
         num_blocks: For each row of block ids, how many blocks its tensors hold: ids are ``0 … num_blocks - 1``.
         memory: Where the tensors lie, as torch names it: ``"cpu"``, ``"cuda:0"``.
-        tensors: What the segments point into.
-        layout: What it was bound against; None for plain rows of a caller's buffers.
-        sharing: Rows of block ids by the memory that they name blocks of. A load names no id twice in rows that share.
-        quantized: How blocks lie in their slots where they are not kept byte for byte; see `stored`.
+        tensors: The tensors that the segments point into.
+        layout: The layout it was bound against; None for plain rows of a caller's buffers.
+        sharing: Rows of block ids, grouped by the memory whose blocks they name. A load names no id twice in a group.
+        quantized: The form of the blocks in their slots, if they are not kept byte for byte; see `stored`.
     """
 
     block_nbytes: int

@@ -1,7 +1,7 @@
-"""A caller's plain buffers as a cache of rows, and the check that a copy stays inside a cache and the pool.
+"""Binds a caller's plain buffers as a cache of rows, and checks that a copy stays inside the cache and the pool.
 
-Called before anything is enqueued; every device refuses with the same words. Looks at shapes, strides and
-numbers only: it never reads, writes or copies a byte of KV.
+Called before anything is enqueued, so that every device refuses with the same messages. It looks at shapes, strides
+and numbers only, and never reads, writes or copies a byte of KV.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Registers the host pool with a GPU, slice by slice, near the GPU, and lives with being refused.
+"""Registers (pins) the host pool with a GPU, slice by slice, near the GPU. A refusal is tolerated.
 
-Called by the CUDA device when a store starts. Registered memory is copied at the speed of the link and can be
-reached by kernels; where the system refuses it (a memlock limit, no memory left), copies go on through the
-driver's own buffers: slower, and said once.
+Called by the CUDA device when a store starts. Registered memory is copied at the speed of the link, and kernels can
+reach it. If the system refuses (a memlock limit, no memory left), copies go through the driver's own buffers: slower,
+and logged once.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class PinnedMemory:
     """Host memory registered with one GPU, all of it or none. Blocks for up to a second a GiB.
 
     Attributes:
-        address: Where it begins.
-        nbytes: How much of it is registered: its size, or 0 where the system refused.
+        address: Its first address.
+        nbytes: Registered bytes: the whole size, or 0 if the system refused.
 
     Args:
         runtime: Of the GPU.

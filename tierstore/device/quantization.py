@@ -1,6 +1,6 @@
-"""KV as one byte an element, a scale for every token and head: the arithmetic of kernels/quantize.cu, and its table.
+"""Quantizes KV to one byte an element, with a scale for every token and head: kernels/quantize.cu in numpy.
 
-For those who choose to lose precision: `Namespace.stored_as` names the scheme, so that quantized blocks are never
+It loses precision and is off by default. `Namespace.stored_as` names the scheme, so that quantized blocks are never
 taken for exact ones. Arithmetic only: the kernels and these functions give the same bits.
 """
 

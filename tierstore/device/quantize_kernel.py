@@ -1,6 +1,6 @@
-"""Quantizes blocks into memory of a GPU and back, by the kernels of kernels/quantize.cu.
+"""Quantizes blocks into GPU memory and back, by the kernels of kernels/quantize.cu.
 
-Called by the staging engine, which brings what lies there to the host and from it. Only enqueues.
+Called by the staging engine, which copies that memory to and from the host. Only enqueues.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Blocks between the pool and a cache in host memory where the store keeps a byte an element: numpy's arithmetic.
+"""Copies blocks between the pool and a cache in host memory, quantized to a byte an element, with numpy.
 
-Called by the CPU device and the simulated one, on their streams. Slower than copying by far: it is the reference for
-the kernels, and for those who would rather have room than speed. Trusts what it is given, as `block_copying` does.
+Called by the CPU device and the simulated one, on their streams. Much slower than plain copying: it is the reference
+for the kernels, and a choice if room matters more than speed. Checks nothing, like `block_copying`.
 """
 
 from __future__ import annotations

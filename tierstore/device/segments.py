@@ -1,7 +1,7 @@
-"""Where the bytes of a block lie in an engine's cache: a table of segments, the seam between binding and copying.
+"""The table of segments, which says where the bytes of a block lie in an engine's cache. Links binding and copying.
 
-Built once by `tierstore.device.paged_kv`; read by every device, by kernels as it lies in memory. Arithmetic
-on numbers only: nothing here touches a byte of KV.
+`tierstore.device.paged_kv` builds it once; every device reads it, and kernels read it as it lies in memory.
+Arithmetic on numbers only: nothing here touches a byte of KV.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Span(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """One axis of a tensor within a block: how many steps, and how far each goes in the cache and in the slot."""
+    """One axis of a tensor within a block: the number of steps, and the stride of each in the cache and in the slot."""
 
     num_steps: int
     stride_nbytes: int

@@ -1,4 +1,4 @@
-"""What a copy looks like in staging memory: cut into parts that fit, each block of a part packed behind the last.
+"""Lays a copy out in staging memory: splits it into parts that fit, and packs the blocks of a part one after another.
 
 Called by the staging engine. Arithmetic on numbers only.
 """
@@ -28,12 +28,12 @@ _SCALE_NBYTES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Staged:
-    """One part of a copy, as it lies in staging memory: a place a block, `pitch_nbytes` apart.
+    """One part of a copy, as it lies in staging memory: one place for each block, `pitch_nbytes` apart.
 
     Attributes:
         copy: The part; its slots are those of the copy that it was cut from.
-        in_staging: The same with offsets and scales as they lie in a place.
-        pitch_nbytes: From a place to the next.
+        in_staging: The same, with the offsets and scales of a place.
+        pitch_nbytes: Bytes from one place to the next.
         ranges: int64[num_ranges, 3]: where each contiguous piece begins in a place, where in a slot, and its length.
     """
 

@@ -1,7 +1,7 @@
-"""A caller's array or tensor as numbers: where it lies, how far its axes stride, what its elements are.
+"""Describes a caller's array or tensor in numbers: its address, strides and element type.
 
-Called where caches are bound and copies checked. Knows numpy arrays and torch tensors of any device; imports
-no torch of its own, and never reads, writes or copies an element.
+Called to bind caches and check copies. Takes numpy arrays and torch tensors of any device. It does not import torch,
+and never reads, writes or copies an element.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TensorView:
         shape: Extent of each axis.
         strides: Bytes from one element to the next along each axis; may be negative.
         item_nbytes: Bytes of an element.
-        dtype: A KV dtype, or the name of what is none; empty where the elements only hold bits, such as uint16.
-        memory: Where it lies, as torch names it: ``"cpu"``, ``"cuda:0"``.
+        dtype: A KV dtype, or the name of another dtype; empty if the elements only hold bits, such as uint16.
+        memory: Its memory, by torch's name: ``"cpu"``, ``"cuda:0"``.
         writable: Whether it may be written to.
     """
 
