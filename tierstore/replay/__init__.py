@@ -1,5 +1,5 @@
-"""Replay: the store's own planner over a recorded trace, with a clock of its own and links that are a model.
+"""Replay: runs the store's own planner over a recorded trace, with a simulated clock and modelled links.
 
-A door beside the others: `tierstore replay` calls it. What is decided is decided by `tierstore.control`; here
-time passes, jobs end, and the outcome is counted. No bytes move.
+Called by `tierstore replay`. `tierstore.control` makes all decisions; this package advances time, ends jobs and counts
+the outcome. No bytes move.
 """

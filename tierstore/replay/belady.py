@@ -1,9 +1,9 @@
-"""The bound: how many hits a cache could have that knows what comes, and need not take what it does not want.
+"""Belady's bound: the most hits that a cache of a given size could have if it knew the future and could refuse blocks.
 
 Belady: A study of replacement algorithms for a virtual-storage computer (IBM Systems Journal 5, 1966),
-https://doi.org/10.1147/sj.52.0078; over prefixes: a block counts only where all before it are held. Among
-blocks that are needed next by one request the deepest goes first; for a parent is needed no later than its
-child, what is kept is always whole prefixes. Called by the report.
+https://doi.org/10.1147/sj.52.0078. Here it is over prefixes: a block counts only if all before it are held. Among
+blocks next needed by the same request, the deepest is evicted first. A parent is needed no later than its child, so
+the blocks kept are always whole prefixes. Called by the report.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""An engine as a model: requests queue, one at a time is prefilled, and what it computes is put.
+"""A model of an engine: requests queue, one at a time is prefilled, and its blocks are put.
 
-The request whose turn has come gets what the store holds of its prefix, as far as the store's advice finds that worth
-it, and by the time that computing it would take; the rest of its prompt is computed, at so many tokens a second; then
-its first token is there, and its whole chain is put. Where no speed is given nothing takes time, all that is held is
-loaded and requests are served as they come. Called by `run`.
+The next request gets the part of its prefix that the store holds and advises to load; its deadline is the time that
+computing that part would take. The engine computes the rest of the prompt at a fixed number of tokens a second. Then
+the first token is there, and the whole chain is put. If no speed is given, nothing takes time: all held blocks are
+loaded, and requests are served as they come. Called by `run`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Queueing:
     """How requests are served.
 
     Attributes:
-        tokens_per_second: Prefill; infinite where computing takes no time.
+        tokens_per_second: Speed of prefill; infinite if computing takes no time.
         lookahead: Requests after the one being served that the store is told of; `ARRIVED` for those that wait.
         prefetch: How long a request waits for the prefetch of its blocks, which begins as it arrives; None for none.
     """
@@ -63,9 +63,9 @@ class Engine:
 
     Attributes:
         leading: int64[n]; blocks of each request that came from the store.
-        on_host: int64[n]; of the blocks that it asked for and that were held, those in host memory.
-        on_ssd: int64[n]; and those on SSD.
-        passed_over: int64[n]; blocks that were held and that computing was cheaper than.
+        on_host: int64[n]; held blocks that it asked for, in host memory.
+        on_ssd: int64[n]; held blocks that it asked for, on SSD.
+        passed_over: int64[n]; held blocks that were cheaper to compute than to load.
         service_seconds: float64[n]; from its turn to the end of the prefill.
         ttft_seconds: float64[n]; from arrival to the end of the prefill.
     """

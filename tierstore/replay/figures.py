@@ -1,4 +1,4 @@
-"""What a replay came to: hit rates, bytes, writes, waiting. Counted from the engine's and the planner's own numbers.
+"""The figures of a replay: hit rates, bytes, writes, waiting. Counted from the engine's and the planner's own numbers.
 
 Called by `run`; `report` shows it.
 """
@@ -44,24 +44,24 @@ class Figures:
         token_hit_rate: Tokens that came from the store.
         by_tier: The same by the tier that held them when they were asked for.
         reachable_token_hit_rate: What a store that never evicts would reach.
-        belady_token_hit_rate: What the best store of these sizes together could reach, knowing what comes.
+        belady_token_hit_rate: The bound for a store of these sizes together that knows the future.
         tier_blocks: Blocks that each tier holds.
         tier_nbytes: Bytes of them.
         moved_nbytes: By link.
-        write_amplification: Bytes written to SSD over those written for the first time; None without a write.
+        write_amplification: Bytes written to SSD over bytes written for the first time; None without a write.
         drive_writes_per_day: SSD sizes written in a day at the pace of the trace; None without an SSD tier.
-        ssd_written_blocks: Blocks written that were read from SSD before they left, and that were not.
-        not_stored_blocks: Blocks that a tier did not take, by reason, where there were any.
-        drive_lifetime_years: How long a drive of that size lasts at that pace which is rated for one drive write a day
-            over five years, as read-intensive data-centre drives are; None where nothing is written.
+        ssd_written_blocks: Blocks written to SSD, by whether they were read from it before they left.
+        not_stored_blocks: Blocks that a tier did not take, by reason, if there were any.
+        drive_lifetime_years: Years that a drive of that size lasts at that pace, if it is rated for one drive write a
+            day over five years, as read-intensive data-centre drives are; None if nothing is written.
         prefetched_blocks: Blocks read ahead, by fate.
         evicted_blocks: By tier.
         ttft_seconds: From arrival to the end of the prefill: mean and percentiles; None where nothing takes time.
         ttft_without_store_seconds: The same engine computing every token.
-        recomputed_token_rate: Tokens that the store held and the engine computed, because that was predicted to be
-            faster or took its deadline; None where the engine's speed is not given.
-        slower_requests: Requests whose loading and computing took longer than computing all of their blocks, where a
-            last one counts as full, for a store is given no other; None likewise.
+        recomputed_token_rate: Tokens that the store held but the engine computed, because that was predicted to be
+            faster or the load missed its deadline; None if the engine's speed is not given.
+        slower_requests: Requests whose loading and computing took longer than computing all of their blocks. The last
+            block counts as full, because a store holds only full blocks. None likewise.
     """
 
     token_hit_rate: float

@@ -1,7 +1,7 @@
-"""Links as a model: so many bytes a second and a fixed time a job, one queue each, the most urgent job first.
+"""Models of links: a rate in bytes a second, a fixed time a job, and one queue each, the most urgent job first.
 
-Called by `world` alone. A model without times ends every job at once: what is judged then is what is kept,
-not how fast it comes.
+Called by `world` alone. A model without times ends every job at once; the replay then judges which blocks are kept,
+not how fast they arrive.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LinkModel:
 
 
 class LinkQueue:
-    """Jobs of one link that have not begun, and when it is free.
+    """The queued jobs of one link, and the time at which the link is free.
 
     Args:
         model: Its speed.

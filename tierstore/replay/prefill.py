@@ -1,8 +1,8 @@
-"""How fast a model's prompts are computed, as an estimate: operations a token over operations a second.
+"""Estimates the prefill speed of a model from operations a token and operations a second.
 
-Called by the command line where no measured speed is given. A dense forward pass takes two operations a parameter
-and token (Kaplan et al.: Scaling laws for neural language models, 2020, https://arxiv.org/abs/2001.08361, table 1);
-what attention adds over long prompts is left out, so that the store is judged too strictly, not too kindly.
+Called by the command line if no measured speed is given. A dense forward pass takes two operations a parameter
+and token (Kaplan et al.: Scaling laws for neural language models, 2020, https://arxiv.org/abs/2001.08361, table 1).
+The cost of attention over long prompts is left out, so that the estimate favours computing over the store.
 """
 
 from __future__ import annotations

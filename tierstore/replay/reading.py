@@ -1,17 +1,17 @@
-"""Trace files: JSON lines, plain or gzip, as Mooncake publishes requests and as engines dump their KV events.
+"""Reads trace files: JSON lines, plain or gzip, of Mooncake's published requests or of engines' KV events.
 
-Called by the command line. A file says by its first line what it is. What does not fit is an error that names
-the line; nothing is guessed.
+Called by the command line. The first line of a file tells its format. A line that does not fit is an error that
+names it; nothing is guessed.
 
 Mooncake (https://github.com/kvcache-ai/Mooncake, FAST25-release): one request a line, ``timestamp`` in ms,
 ``input_length`` in tokens, ``hash_ids`` in prefix order.
 
 KV events of vLLM (``vllm/distributed/kv_events.py``) and SGLang (``srt/disaggregation/kv_events.py``): one
 batch a line, as msgspec encodes it to JSON: an object with ``ts`` and ``events`` whose ``type`` is
-``BlockStored``, ``BlockRemoved`` or ``AllBlocksCleared``, or the same as arrays with the type first. What an
-engine stores it has just computed or loaded: each `BlockStored` is a request for its blocks, whose
-predecessors the engine held itself; one that goes on where another of its batch ended is the same request.
-Removals are the engine's own; after a clear all blocks are new ones.
+``BlockStored``, ``BlockRemoved`` or ``AllBlocksCleared``, or the same as arrays with the type first. An
+engine stores blocks that it has just computed or loaded. So each `BlockStored` is read as a request for its blocks,
+whose predecessors the engine held itself. One that continues another of its batch is part of the same request.
+Removals concern the engine's own cache and are ignored; after a clear all blocks are new ones.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Events:
     """Requests out of batches of KV events.
 
     Attributes:
-        block_tokens: As the events say; None until one did.
+        block_tokens: As the events say; None before the first that does.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""One replay from its options to its figures, and what a sweep over the sizes of one tier replays.
+"""Runs one replay, from its options to its figures, and makes the replays of a sweep over the sizes of one tier.
 
 Called by the command line. Nothing here depends on the machine or the hour: equal options give equal figures.
 """
@@ -44,10 +44,10 @@ class ReplayPlan:
         block_nbytes: Bytes of a block.
         policy: Name of the eviction policy.
         admission: Name of the admission policy of the SSD tier.
-        file_nbytes: Length of a chunk file; None for what a store of this size takes.
-        rewrite_share: Of a chunk file that goes, the blocks that may be written again.
+        file_nbytes: Length of a chunk file; None for the default of a store of this size.
+        rewrite_share: The share of a reclaimed chunk file's blocks that may be rewritten.
         write_budget: Bytes, or drive writes, that write-backs may put on SSD in a day; None for no bound.
-        links: Speeds of links by their names in `tierstore bench`; what is missing takes no time.
+        links: Speeds of links by their names in `tierstore bench`; a missing link takes no time.
         queueing: How the engine serves.
     """
 

@@ -1,6 +1,6 @@
-"""Where the blocks of a replay lie on SSD: chunk files as the tier lays them out, without a byte in them.
+"""Tracks where the blocks of a replay lie on SSD: chunk files laid out as by the tier, but without bytes.
 
-Called by `world` alone. Blocks are appended to one open file; files are taken back whole.
+Called by `world` alone. Blocks are appended to one open file; files are reclaimed whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ReplaySsd:
     """The chunk files of one SSD.
 
     Args:
-        num_blocks: What it holds; what is left beyond whole files is not used.
+        num_blocks: Its capacity; a rest smaller than a file is not used.
         file_blocks: Blocks a chunk file.
         block_nbytes: Bytes that each block counts in what is free.
     """

@@ -1,4 +1,4 @@
-"""Tiers as a person writes them, ``"host=64 GiB,ssd=1 TiB"`` or ``"host=5%,ssd=10%"``, in blocks. Called by `run`."""
+"""Parses tier sizes such as ``"host=64 GiB,ssd=1 TiB"`` or ``"host=5%,ssd=10%"`` into blocks. Called by `run`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%")
 
 @dataclass(frozen=True, slots=True)
 class TierSize:
-    """What a tier holds: bytes, or a share of the trace's distinct blocks.
+    """The capacity of a tier: in bytes, or as a share of the trace's distinct blocks.
 
     Attributes:
-        nbytes: None where it is a share.
-        share: None where it is bytes.
+        nbytes: None if a share is given.
+        share: None if bytes are given.
     """
 
     nbytes: int | None = None

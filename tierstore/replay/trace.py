@@ -1,6 +1,6 @@
 """A recorded trace as columns: which blocks each request asked for, when, and how many tokens they are.
 
-Made by the readers of this room and read by all of it. Blocks are numbered from 0 in order of appearance, so
+Made by the readers of this package and used by all of it. Blocks are numbered from 0 in order of appearance, so
 that every column is an array; `Trace.hashes` gives each a hash for the planner.
 """
 

@@ -1,7 +1,7 @@
-"""A planner, a clock of its own, links that are a model: verbs go in, and time passes until they have ended.
+"""A simulated store: the planner with a simulated clock and modelled links. Takes verbs and advances time to their end.
 
-Called by `engine` and `run`. Blocks count one page in the pool, whatever they are in bytes: the planner sees as
-many slots and files as the tiers that are asked about have, and no memory is taken for them.
+Called by `engine` and `run`. A block counts as one page of the pool, whatever its size in bytes: the planner sees as
+many slots and files as the simulated tiers have, and no memory is taken for them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _READ_BATCH_NBYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What is replayed into.
+    """The store that a trace is replayed into.
 
     Attributes:
         host_blocks: Blocks that the host pool holds.
@@ -65,12 +65,12 @@ class Setup:
         file_blocks: Blocks of one chunk file.
         block_nbytes: Bytes of a block, for the times of links and the sizes of batches.
         block_tokens: Tokens of a block.
-        tokens_per_second: What the engine computes; None where that is not asked about.
-        new_policy: Order of eviction.
-        admission: What is written to SSD.
-        links: Speeds by the names of `LINKS`; what is missing takes no time.
-        write_nbytes_per_day: What write-backs may put on SSD, in bytes of the model; None for no bound.
-        rewrite_share: Of a chunk file that goes, the blocks that may be written again.
+        tokens_per_second: The engine's prefill speed; None if the replay takes none into account.
+        new_policy: The eviction policy.
+        admission: The admission policy of the SSD.
+        links: Speeds by the names of `LINKS`; a missing link takes no time.
+        write_nbytes_per_day: Bytes of the model that write-backs may put on SSD in a day; None for no bound.
+        rewrite_share: The share of a reclaimed chunk file's blocks that may be rewritten.
     """
 
     host_blocks: int
