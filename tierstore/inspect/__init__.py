@@ -1,5 +1,5 @@
-"""Offline tools: what lies in a store's folder, whether it is whole, how it is mended, and how it gets out.
+"""Offline tools for a store's folder: list, verify, repair and export it.
 
-Called by the command line, on a closed folder or beside its live owner. All but the mending reads only: no lock,
-no write, no new file. The only room that knows Zarr itself.
+Called by the command line, on a closed folder or beside its live owner. All except repair only read: no lock, no
+write, no new file. The only package that uses Zarr itself.
 """

@@ -1,7 +1,7 @@
 """Verifies a whole folder, file by file, on a closed store or beside its live owner.
 
-Called by the command line. Reads only. What looks wrong is looked at again at the end: what an owner was just
-writing is whole by then, and a file that has gone or got another name is no fault.
+Called by the command line. Reads only. Everything that looks wrong is checked again at the end: a record that the
+owner was just writing is whole by then, and a file that was removed or renamed meanwhile is no fault.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ZarrShare: TypeAlias = Literal["none", "sample", "all"]
 
 @dataclass(slots=True)
 class Checkup:
-    """What came of it.
+    """The result of verifying a folder.
 
     Attributes:
         num_files: Files that were read.
         num_blocks: Blocks in them, good and bad.
-        nbytes: Of those files.
-        findings: All that is wrong.
-        skipped: One line for each thing that was passed over.
+        nbytes: Bytes of those files.
+        findings: Everything that is wrong.
+        skipped: One line for each thing that was skipped.
     """
 
     num_files: int = 0

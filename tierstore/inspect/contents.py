@@ -1,7 +1,7 @@
-"""Which blocks a folder holds: what a start would find, without starting.
+"""Finds the blocks of a folder as a start would find them, without starting.
 
-Called by listing and by export. Sealed files are believed by their footers, open ones are scanned and their
-payloads compared, and of each identity the last word counts, as in `tierstore.tiers.recovery`. Reads only.
+Called by listing and by export. Footers of sealed files are trusted; open files are scanned and their payloads
+verified. Of each identity the latest record counts, as in `tierstore.tiers.recovery`. Reads only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Chooses living blocks of a folder and reads them, decoded and verified, for those who write them elsewhere.
+"""Chooses live blocks of a folder and reads them, decoded and verified, for export.
 
-Called by the command line, which hands what is read to `tierstore.inspect.zarr_writing` or
-`tierstore.inspect.safetensors`. Reads only. A block that is not whole is left out, and that is said.
+Called by the command line, which passes them to `tierstore.inspect.zarr_writing` or `tierstore.inspect.safetensors`.
+Reads only. A block that does not verify is left out and reported.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Export:
     Attributes:
         namespace: The namespace.
         layout: Of its blocks.
-        count: Blocks that are chosen; as many are read, less those that are not whole.
-        bad: One line for each that is not, once it has been read.
+        count: Chosen blocks. Those that verify are read.
+        bad: One line for each block that does not verify, once it has been read.
     """
 
     namespace: FolderNamespace

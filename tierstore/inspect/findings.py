@@ -1,4 +1,4 @@
-"""What verifying finds: kinds of damage, one finding, and the report on one file.
+"""The results of verifying: kinds of damage, a finding, and the report on one file.
 
 Made by `tierstore.inspect.verifying`; read by the command line and by repair. Plain data.
 """
@@ -58,9 +58,9 @@ class Finding:
         path: Of the file, relative to the folder.
         fault: Its kind.
         page: Where the record or the stray bytes begin, in `PAGE_NBYTES`; -1 for the file as a whole.
-        num_pages: How many of them.
-        block_hash: In hex; empty where it is no block.
-        detail: For people.
+        num_pages: Number of pages.
+        block_hash: In hex; empty if it is no block.
+        detail: Text for people.
     """
 
     path: str
@@ -85,7 +85,7 @@ class FileReport:
     Attributes:
         array: Whose file it is.
         file: Its name, its uuid known, and its length.
-        keys: Of the records that are whole, those with a spoiled header among them.
+        keys: Keys of the intact records, including those with a spoiled header.
         spoiled: bool[n]; which of those need their header page written again.
         sealed: Whether it is a sealed file with a key table that verifies.
         num_blocks: Blocks looked at, good and bad.

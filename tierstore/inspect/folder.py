@@ -1,7 +1,7 @@
-"""A store's folder as it lies there: namespaces, arrays, and chunk files to be opened one by one.
+"""Reads a store's folder: namespaces, arrays, and chunk files, which are opened one by one.
 
-Called by every offline tool first. Reads only, and holds nothing open but the file that is looked at. Beside a
-live owner files come and go: one that has gone when it is wanted is skipped, and that is noted.
+Every offline tool calls it first. Reads only, and keeps only the present file open. A live owner may add and remove
+files meanwhile; a file that is gone when it is to be opened is skipped, and that is noted.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class StoreFolder:
         uuid: Of the store.
         namespaces: All that the manifest knows, in its order.
         arrays: By name.
-        skipped: One line for each thing that was passed over, and why.
+        skipped: One line for each thing that was skipped, with the reason.
     """
 
     def __init__(

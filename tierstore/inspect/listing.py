@@ -1,4 +1,4 @@
-"""What `tierstore inspect ls` says: namespaces, arrays, files and blocks, as plain values and as lines of text.
+"""The output of `tierstore inspect ls`: namespaces, arrays, files and blocks, as plain values and as lines of text.
 
 Called by the command line. Pure: everything has been read before.
 """
@@ -64,7 +64,7 @@ class ListedBlock(TypedDict):
 
 
 class Listing(TypedDict):
-    """All of it. Without `--blocks` there are none."""
+    """The whole listing. Without `--blocks` it has no blocks."""
 
     uuid: str
     namespaces: list[ListedNamespace]

@@ -1,8 +1,8 @@
-"""Mends a folder: keeps every record that is whole, drops what is not, and leaves it as the store itself writes it.
+"""Repairs a folder: keeps every intact record, drops the others, and leaves the format that the store itself writes.
 
-Called by the command line, with the folder's lock held. A spoiled header is written again from its copy in the
-key table; what cannot be mended is wiped, so that no start finds it, and a sealed file gets its key table and
-Zarr index anew. Format 1 as it is: no new kind of byte. Each step may be cut off: the next repair ends it.
+Called by the command line, with the folder's lock held. A spoiled header is rewritten from its copy in the key table.
+A record that cannot be repaired is wiped, so that no start finds it. A sealed file gets a new key table and Zarr
+index. The format stays format 1. Any step may be interrupted: the next repair completes it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes exported blocks into one .safetensors file: the length of a header, the header as JSON, and tensors.
 
-Called by the command line. Of each namespace the blocks in their true dtype, their hashes and their parents; what
-is known of it is text in the file's metadata. Format: github.com/huggingface/safetensors, "Format".
+Called by the command line. Each namespace has its blocks in their true dtype, their hashes and their parents; its
+identity is text in the file's metadata. Format: github.com/huggingface/safetensors, "Format".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Verifies every record of one chunk file: header, payload, decoding, and the footer of a sealed one.
 
-Called by `tierstore.inspect.checkup` and by repair. Reads only. A record is judged by what the store itself
-would say when it reads it, then by why. What is right is kept as keys, so that a mend knows what to keep.
+Called by `tierstore.inspect.checkup` and by repair. Reads only. A record is first verified as the store itself does
+when it reads it; then the reason of a failure is found. The keys of intact records are kept for repair.
 """
 
 from __future__ import annotations

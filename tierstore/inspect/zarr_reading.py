@@ -1,7 +1,7 @@
 """Reads blocks as any Zarr reader would, through zarr-python: a second opinion on what the store wrote.
 
-Called by verifying. The only place that imports Zarr for reading; a few milliseconds a block. Never raises for
-what it finds.
+Called by verifying. The only module that imports Zarr for reading; a few milliseconds a block. Bad data never raises
+an exception here.
 """
 
 from __future__ import annotations

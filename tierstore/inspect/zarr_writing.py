@@ -1,4 +1,4 @@
-"""Writes exported blocks into a plain Zarr v3 store: a group a namespace, with its blocks, hashes and parents.
+"""Writes exported blocks into a plain Zarr v3 store: one group for each namespace, with blocks, hashes and parents.
 
 Called by the command line. Elements of KV dtypes that Zarr does not have are unsigned integers of their size, as
 in the store itself; the true dtype is in the attributes.
