@@ -1,6 +1,6 @@
-"""One run over every link of this machine, and what could not be measured.
+"""Measures every link of this machine in one run, and lists the links that could not be measured.
 
-Called by `tierstore bench --bandwidth`. A link that fails leaves the others' figures standing.
+Called by `tierstore bench --bandwidth`. If a link fails, the figures of the others remain valid.
 """
 
 from __future__ import annotations

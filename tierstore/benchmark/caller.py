@@ -1,7 +1,7 @@
-"""What stands in for an engine: one buffer of a call's blocks, and the verbs it calls with them.
+"""A stand-in for an engine: one buffer with the blocks of a call, and the verbs that it calls with them.
 
-Called by the rooms that measure. Every call is synchronous; a block that is refused or missed is an
-error here, for a figure over fewer bytes than it claims would be a lie.
+Called by the measuring modules. Every call is synchronous. A rejected or missed block is an error here, because the
+figure would then cover fewer bytes than it claims.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clients at work at the same time: each with a connection, a thread, keys and a buffer of its own."""
+"""Concurrent clients of a service: each has a connection, a thread, keys and a buffer of its own."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ class Member:
 
 
 class Crew:
-    """All of them.
+    """All clients of one measurement.
 
     Args:
-        plan: How many.
+        plan: Says how many there are.
         address: Of the service.
-        attach: Whether they map its pool.
+        attach: Whether they map the service's pool.
         room: Crews of different rooms share no key.
     """
 

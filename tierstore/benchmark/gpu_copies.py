@@ -1,7 +1,7 @@
-"""Blocks in a cache on a GPU and in a pinned pool, to be copied by every engine and, beside it, by one plain copy.
+"""Copies blocks between a cache on a GPU and a pinned pool, with every copy engine and with one plain copy.
 
-Called by `tierstore.benchmark.gpu_links` and by ``bench.gpu``. It speaks to the GPU through the store's own seam, and
-judges what was copied by numpy's indexing. Only one of these should copy at a time: they share the link.
+Called by `tierstore.benchmark.gpu_links` and by ``bench.gpu``. It uses the GPU through the store's own runtime, and
+verifies the copies by numpy's indexing. Only one of these should copy at a time: they share the link.
 """
 
 from __future__ import annotations

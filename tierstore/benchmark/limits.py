@@ -1,7 +1,7 @@
-"""What the machine itself can do: plain copies between pages, plain reads and writes of one file.
+"""The machine's own limits: plain copies between pages, plain reads and writes of one file.
 
-Called by `tierstore.benchmark.bandwidth` beside every product call. It makes its own system calls on
-purpose: a limit that ran through the store's disk would share the faults it is there to show.
+Called by `tierstore.benchmark.bandwidth` beside every call of the store. It makes its own system calls on purpose:
+a limit measured through the store's disk would share the faults that it should reveal.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What machine this is, in a few plain values. Called by the benchmark's report and by `tierstore doctor`.
+"""Describes this machine in a few plain values. Called by the benchmark's report and by `tierstore doctor`.
 
-Reads /proc and /sys, and asks the C library's loader; what a machine does not tell is left out, never guessed.
+Reads /proc and /sys, and asks the C library's loader. Values that a machine does not tell are left out, never guessed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pairs of timed calls, limit and product by turns, and what they come to.
+"""Times pairs of calls, the limit and the store in alternation, and computes the results.
 
-Called by `tierstore.benchmark.bandwidth`. It knows no store and no disk: a probe brings its own calls,
-and the clocks are given, so that the arithmetic is tested without waiting.
+Called by `tierstore.benchmark.bandwidth`. It knows no store and no disk: a probe has its own calls. The clocks are
+passed in, so that the arithmetic can be tested without waiting.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Where time comes from: wall seconds, and processor seconds of all threads of this process."""
+    """The clocks: wall seconds, and processor seconds of all threads of this process."""
 
     wall: Callable[[], float] = time.perf_counter
     cpu: Callable[[], float] = time.process_time
@@ -58,10 +58,10 @@ class Clocks:
 
 @dataclass(slots=True)
 class Measurement:
-    """What the counted pairs took.
+    """The times of the counted pairs.
 
     Attributes:
-        probe: What was measured.
+        probe: The probe that was measured.
         limit_seconds: Wall time of each call of the limit.
         product_seconds: Wall time of each call of the product, pair by pair.
         limit_cpu_seconds: Processor time of all threads over the limit's calls.

@@ -1,4 +1,4 @@
-"""Bytes that name their owner, so that a benchmark never counts a byte it cannot vouch for.
+"""Makes blocks whose bytes identify their key, so that a benchmark can verify every byte that it counts.
 
 Called by the measurements, always outside their timed part. A block's bytes are a fixed random template
 combined with its key: each 8 bytes depend on the key and on their offset, so a block that was swapped,

@@ -1,4 +1,4 @@
-"""What one run measures and how large everything is. Pure arithmetic; called by the rooms that measure."""
+"""The plan of one run: what is measured, and all sizes. Pure arithmetic; called by the measuring modules."""
 
 from __future__ import annotations
 

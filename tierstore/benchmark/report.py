@@ -1,6 +1,6 @@
 """A benchmark's result as one JSON object, one table and one picture.
 
-Called by the command line. Figures come in ready; nothing is measured or rounded away here.
+Called by the command line, with complete figures; nothing is measured or rounded here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One run over every way into a service, and a load on it. Called by `tierstore bench --serve`."""
+"""Measures every way into a service in one run, and a load on it. Called by `tierstore bench --serve`."""
 
 from __future__ import annotations
 

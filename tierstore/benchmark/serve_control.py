@@ -1,4 +1,4 @@
-"""The service's calls without bytes: leases and look-ups, each beside a bare call with as many bytes there and back."""
+"""Measures calls without block bytes: leases and look-ups, each beside a bare call with as many bytes both ways."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The service's ways for bytes: in place over the mapped pool, and in streams, beside a plain copy and a bare stream.
+"""Measures how a service moves bytes: in place in the mapped pool, and in streams.
 
-The limit of a local get copies the same bytes between pages of the same kind, with the fastest primitive there is, in
-as many threads as there are clients; that of a put computes the blocks' checksums too, as every put does. That of a
-stream moves as many bytes out of the very buffers into a bare server's memory, or from there into the buffers.
+The limit of a local get copies the same bytes between pages of the same kind, with the fastest primitive, in as many
+threads as there are clients. The limit of a local put also computes the blocks' checksums, as every put does. The
+limit of a stream moves as many bytes from the same buffers into a bare server's memory, or back into the buffers.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _measure(
 
 
 class _Copies:
-    """What copying alone takes, between the members' buffers and a pool like the service's."""
+    """The limit: plain copies between the members' buffers and a pool like the service's."""
 
     def __init__(self, plan: ServePlan, crew: Crew) -> None:
         self._buffers = [member.buffer for member in crew.members]
@@ -144,7 +144,7 @@ class _Copies:
 
 
 class _Streams:
-    """What bare streams take, as many as there are clients."""
+    """The limit: bare streams, as many as there are clients."""
 
     def __init__(self, crew: Crew, bare: BareClient) -> None:
         self._buffers = [member.buffer.reshape(-1) for member in crew.members]

@@ -1,4 +1,4 @@
-"""A load as engines make it: clients that get and put prompts of skewed popularity, for a while, and what they saw."""
+"""Loads a service as engines do: clients get and put prompts of skewed popularity for a while. Counts the results."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _DRAWN = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a load came to.
+    """The result of a load.
 
     Attributes:
         way: ``"local"`` or ``"stream"``.
-        clients: At work at the same time.
+        clients: Concurrent clients.
         block_nbytes: Bytes of a block.
         batch: Blocks a call.
-        get_share: Of the calls, how many were to be gets.
-        calls: Made.
+        get_share: The intended share of gets among the calls.
+        calls: Number of calls made.
         gbytes_per_second: Of blocks that were OK, both ways; 1 GB is 10**9 bytes.
-        hit_share: Of the blocks asked for, how many came.
-        refused_blocks: Blocks that the service did not take, for want of room.
-        errors: Blocks that ended in another way than OK, MISS or REJECTED.
-        wrong: Blocks that came with bytes of others.
-        p50_ms: Median latency of a call; as the next two over gets and puts.
+        hit_share: The share of the requested blocks that came.
+        refused_blocks: Blocks that the service rejected for lack of room.
+        errors: Blocks with another outcome than OK, MISS or REJECTED.
+        wrong: Blocks that came with the bytes of other blocks.
+        p50_ms: Median latency of a call; like the next two, over gets and puts.
         p99_ms: 99th percentile.
         p999_ms: 99.9th percentile.
     """
@@ -63,13 +63,13 @@ class Load:
 
 
 class Prompts:
-    """Which prompt a client asks for next: numbers from 0, the smaller the more wanted.
+    """Chooses the next prompt of a client: a number from 0; the smaller, the more popular.
 
     Args:
-        count: How many there are.
-        skew: The n-th most wanted is asked for n**-skew times as often as the first; 0 for all alike.
+        count: Number of prompts.
+        skew: The n-th most popular is asked for n**-skew times as often as the first; 0: all equally often.
         seed: Of the draw.
-        recorded: Instead of a draw: prompts one after another, over and over.
+        recorded: Prompts to use in order, over and over, instead of a draw.
     """
 
     def __init__(self, count: int, skew: float, seed: int, recorded: Sequence[int] = ()) -> None:

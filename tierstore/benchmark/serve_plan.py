@@ -1,4 +1,4 @@
-"""What one run against a service measures and how large everything is. Pure arithmetic."""
+"""The plan of one run against a service: what is measured, and all sizes. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ServePlan:
         layout: Gives the block its size.
         host_nbytes: The service's pool.
         folder: Where sockets may lie; exists.
-        clients: Clients at work at the same time, each with a connection and a thread of its own.
+        clients: Concurrent clients, each with a connection and a thread of its own.
         batch: Blocks a call.
         seconds: Wall time for each link.
-        get_share: Of the calls of the load, how many are gets.
-        skew: Of the load's keys: the n-th most wanted is asked for n**-skew times as often as the first.
+        get_share: The share of gets among the calls of the load.
+        skew: Of the load's keys: the n-th most popular is asked for n**-skew times as often as the first.
         index_blocks: Blocks that the service knows when look-ups are measured.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The processes of one run, which end with it: a service of its own, and a bare gRPC server beside it."""
+"""Starts the processes of one run, which end with it: a service, and a bare gRPC server beside it."""
 
 from __future__ import annotations
 

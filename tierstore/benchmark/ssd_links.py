@@ -1,9 +1,9 @@
-"""The links between the host pool and the SSD: ssd.write and ssd.read; and the whole way of durable puts and of gets.
+"""Measures the links between host pool and SSD (ssd.write, ssd.read), and whole durable puts and gets from SSD.
 
-Called by `tierstore.benchmark.bandwidth`. The limit moves as many bytes a call in the same order, between
-the very slots that the store uses and one plain file in the same folder: how fast direct I/O is depends on
-how the kernel has laid a pool's pages out, which no second pool would share. Between writing and reading
-the store is closed and opened again, so that what is read was durable and comes from the SSD.
+Called by `tierstore.benchmark.bandwidth`. The limit moves as many bytes a call in the same order, between the same
+slots that the store uses and one plain file in the same folder: the speed of direct I/O depends on how the kernel
+has laid out the pool's pages, which differs in every pool. Between writing and reading the store is closed and
+opened again, so that the blocks read were durable and come from the SSD.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Processes that end with the one that started them, however that one ends, kill -9 among its ways.
+"""Starts processes that end with their parent, however it ends, even by kill -9.
 
-The kernel tells: such a process has the reading end of a pipe as its stdin, its parent the only writing one, and by
-fcntl(2) (F_SETOWN, F_SETSIG, O_ASYNC) the process gets a signal when that one is closed. It need not know of it.
+The kernel does this: the child has the read end of a pipe as its stdin, and the parent the only write end. By fcntl(2)
+(F_SETOWN, F_SETSIG, O_ASYNC) the child gets a signal when the write end is closed. The child needs no code for it.
 """
 
 from __future__ import annotations
