@@ -34,13 +34,13 @@ T = TypeVar("T")
 
 
 class _Threads:
-    """Runs what waits for the server."""
+    """Runs blocking calls to the server on threads of its own."""
 
     def __init__(self) -> None:
         self._worker = Worker("service-ask", capacity=_WAITING_MAX, threads=_THREADS)
 
     async def ask(self, task: Callable[[], T]) -> T:
-        """What the task returns or raises. Who is cancelled does not wait for it."""
+        """Run a task on a thread; returns or raises what it does. A cancelled caller does not wait for it."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 

@@ -1,7 +1,7 @@
-"""The server's pool, mapped: received over a Unix socket; while that is connected, this process may touch the pool.
+"""The server's pool, mapped into this process. Its descriptor arrives over a Unix socket.
 
-Called by the client once a session is open. Unmapped as soon as the session ends: otherwise this process would keep the
-memory of a server that has gone.
+Called by the client once a session is open. The process may touch the pool only while that socket is connected. It
+unmaps the pool as soon as the session ends; otherwise it would keep the memory of a server that has gone.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class AttachedPool:
     """See the module.
 
     Args:
-        session: Whose pool.
-        device: Copies from and to it; told to make it fast.
-        seconds: How long each step of fetching it may take.
+        session: The session that the pool belongs to.
+        device: Copies from and to the pool; pins it, for fast copies.
+        seconds: How long each step of fetching the pool may take.
 
     Raises:
-        ServiceError: It cannot be had; then blocks are streamed.
+        ServiceError: The pool cannot be mapped; then blocks are streamed.
     """
 
     def __init__(self, session: LiveSession, device: Device, seconds: float) -> None:
@@ -94,14 +94,14 @@ class AttachedPool:
         return found
 
     def ask(self, running: Running, request: Request, kind: type[M], seconds: float) -> M | None:
-        """Make a call over the pool's own socket. Blocks. None where it must go another way; see `PoolCalls.ask`."""
+        """Make a call over the pool's own socket. Blocks. None if it must go over gRPC; see `PoolCalls.ask`."""
         if self._calls is None:
             return None
         with self._in_use():
             return self._calls.ask(running, request, kind, seconds)
 
     def tell(self, request: Request) -> bool:
-        """Make a call there that nobody waits for. Does not block; False where it must go another way."""
+        """Make a call over that socket that nobody waits for. Does not block; False if it must go over gRPC."""
         if self._calls is None:
             return False
         with suppress(UnavailableError), self._in_use():
@@ -110,11 +110,11 @@ class AttachedPool:
 
     @contextmanager
     def used(self, offsets: Int64Array, nbytes: int) -> Iterator[UInt8Array]:
-        """The pool, for a copy of blocks: the server is not told that they are left alone before the copy has ended.
+        """The pool, for a copy of blocks. The socket stays open until the copy has ended, so that no slot is reused.
 
         Args:
-            offsets: int64[n]; where they begin.
-            nbytes: Of each.
+            offsets: int64[n]; where the blocks begin.
+            nbytes: Bytes of each block.
         """
         with self._in_use():
             self._map_regions(offsets, nbytes)
@@ -134,9 +134,9 @@ class AttachedPool:
             self._let_go()
 
     def map_all(self) -> None:
-        """Map all of it, if the server has taken all of its memory; to be done beside the first calls. Blocks.
+        """Fault in the whole pool, if the server has allocated all its memory. Blocks; run it beside the first calls.
 
-        What it has not touched yet stays untaken.
+        Otherwise nothing is mapped: pages that the server has not touched stay unallocated.
         """
         if not self._all_taken:
             return
@@ -145,9 +145,9 @@ class AttachedPool:
                 pass
 
     def _map_regions(self, offsets: Int64Array, nbytes: int) -> None:
-        """Have the kernel map whole regions that blocks lie in, once: page by page it takes longer than copying.
+        """Fault in whole regions that hold the blocks, once each: page by page, faults take longer than the copy.
 
-        A kernel that cannot, now or ever, maps them as they are copied.
+        If the kernel cannot do that, now or ever, the copy faults the pages in.
         """
         if self._all_mapped or not len(offsets):
             return
@@ -162,7 +162,7 @@ class AttachedPool:
         self._all_mapped = len(regions) > 0 and bool(self._mapped.all())
 
     def close(self) -> None:
-        """Say that nothing here touches the pool any more, once that is so. Does not block."""
+        """Close the socket once no copy uses the pool any more; the server then reuses the slots. Does not block."""
         with self._lock:
             self._closing = True
         if self._calls is not None:

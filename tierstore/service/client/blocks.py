@@ -1,7 +1,7 @@
-"""A request's blocks as a stream of bytes: out of the caller's cache into messages, or out of messages into it.
+"""A request's blocks as a stream of bytes: from the caller's cache into messages, or from messages into the cache.
 
-Called by the streamed verbs. Blocks that are whole rows of host memory are read and written where they lie; those of
-any other cache pass through a buffer, in batches, so that the device copies many rows at once.
+Called by the streamed verbs. Blocks that are whole rows of host memory are read and written in place. Blocks of any
+other cache pass through a buffer, in batches, so that the device copies many rows at once.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Source:
     """The blocks of a put.
 
     Attributes:
-        after: To be awaited before the first message.
+        after: Events to wait for before the first message.
 
     Args:
-        copies: What moves bytes from the cache into the buffer.
+        copies: Moves bytes from the cache into the buffer.
         memory: The caller's cache, and where the blocks lie in it.
-        num_blocks: So many of them, from the first.
+        num_blocks: How many blocks to send, from the first.
     """
 
     def __init__(self, copies: Copies, memory: CallerMemory, num_blocks: int) -> None:
@@ -51,7 +51,7 @@ class Source:
         self._buffer = _Buffer(memory.kv.stored_nbytes, num_blocks, halves=1)
 
     def messages(self, nbytes: int) -> Iterator[bytes]:
-        """Every block's bytes in order, in messages of so many, until `finish` is called. On any thread; blocks."""
+        """The bytes of all blocks in order, in messages of `nbytes`, until `finish`. On any thread; blocks."""
         step = self._num_blocks if self._rows is not None else self._buffer.num_slots
         for first in range(0, self._num_blocks, step or 1):
             rows = self._fetch(np.arange(first, min(first + step, self._num_blocks)))
@@ -73,7 +73,7 @@ class Source:
         return [memoryview(block.data) for block in self._buffer.blocks[: len(positions)]]
 
     def finish(self) -> None:
-        """From now on nothing reads the cache. Blocks until what has begun has ended."""
+        """Stop reading the cache. Blocks until a copy in flight has ended."""
         with self._lock:
             self._finished = True
 
@@ -81,14 +81,14 @@ class Source:
 class Sink:
     """The blocks of a get. Used by one thread.
 
-    Messages are copied by assignments of memoryviews, which keep the GIL: to give it away for the 40 µs that half a MiB
-    takes, and to get it back from gRPC's threads, takes a copy of numpy's 10 µs more.
+    Messages are copied by assigning memoryviews, which keeps the GIL. A copy by numpy releases the GIL and must get it
+    back from gRPC's threads: that adds 10 µs to the 40 µs that half a MiB takes.
 
     Attributes:
-        after: To be awaited before the first write.
+        after: Events to wait for before the first write.
 
     Args:
-        copies: What moves bytes from the buffer into the cache.
+        copies: Moves bytes from the buffer into the cache.
         memory: The caller's cache, and where the blocks lie in it.
         num_blocks: Blocks of the request.
     """
@@ -107,7 +107,7 @@ class Sink:
         self._handed = 0
 
     def write(self, part: Data) -> None:
-        """The next bytes. Blocks. Raises LayoutError where there are more of them than blocks."""
+        """Take the next bytes. Blocks. Raises LayoutError if they exceed the bytes of the blocks."""
         start = 0
         while start < len(part):
             if self._whole == self._num_blocks:
@@ -121,7 +121,7 @@ class Sink:
                 self._hand_on(at_least=self._buffer.num_slots)
 
     def finish(self) -> int:
-        """Blocks that came whole, once they are in the cache and nothing more goes there. Blocks."""
+        """Finish all copies into the cache; returns how many blocks arrived whole. Blocks."""
         self._hand_on(at_least=1)
         self._copies.wait([event for events in self._events for event in events])
         return self._whole
@@ -133,7 +133,7 @@ class Sink:
         return memoryview(self._buffer.blocks[self._whole % len(self._buffer.blocks)].data)
 
     def _hand_on(self, *, at_least: int) -> None:
-        """Enqueue what is whole in the half being filled, and wait until the other half may be filled again."""
+        """Enqueue the whole blocks of the half being filled, then wait until the other half may be filled again."""
         positions = np.arange(self._handed, self._whole)
         if self._rows is not None or len(positions) < at_least:
             return
@@ -160,7 +160,7 @@ class _Buffer:
 
 
 def _cut(rows: Sequence[memoryview], nbytes: int) -> Iterator[list[memoryview]]:
-    """Rows one after another, in pieces that together have so many bytes; the last ones have fewer."""
+    """Cut consecutive rows into lists of pieces that hold `nbytes` together; the last list may hold fewer."""
     pieces: list[memoryview] = []
     room = nbytes
     for row in rows:

@@ -1,4 +1,4 @@
-"""A circuit breaker: after a call that was not answered in time the next ones fail at once, for a while."""
+"""A circuit breaker: after a call that was not answered in time, further calls fail at once for a while."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LAST_SECONDS = 5.0
 
 
 class Backoff:
-    """How long to wait before the next attempt: doubling, and never in step with others.
+    """How long to wait before the next attempt: the pause doubles, with jitter so that clients do not retry in step.
 
     Args:
-        last_seconds: Never longer.
+        last_seconds: The longest pause.
     """
 
     def __init__(self, last_seconds: float = _LAST_SECONDS) -> None:
@@ -35,7 +35,7 @@ class Backoff:
 
 
 class Breaker:
-    """Opens with a failure and lets one call through whenever its time has come; closes with a success.
+    """Opens after a failure, lets one call through after each pause, and closes after a success.
 
     Args:
         clock: Seconds.
@@ -48,11 +48,11 @@ class Breaker:
 
     @property
     def refuses(self) -> bool:
-        """Whether a call would fail at once. Asking takes nobody's turn."""
+        """Whether a call would fail at once. Reading this does not use up the trial call."""
         return self._until is not None and self._clock() < self._until
 
     def enters(self) -> bool:
-        """Whether to call now; the call then tells how it ended. Of many who ask when the time has come one may."""
+        """Whether to call now; the caller then reports how the call ended. After a pause only one caller gets True."""
         if self._until is None:
             return True
         if self.refuses:
@@ -71,11 +71,11 @@ class Breaker:
             self._backoff.succeeded()
 
     def withdrawn(self) -> None:
-        """A call ended before anybody knew: the next one may try in its place."""
+        """A call was withdrawn before its result was known: the next one may try in its place."""
         if self._until is not None:
             self._until = self._clock()
 
     def revived(self) -> None:
-        """Whoever did not answer does so again: the next call may try, and pauses begin anew."""
+        """The server answers again: the next call may try, and the pauses start over."""
         self._backoff.succeeded()
         self.withdrawn()

@@ -1,4 +1,4 @@
-"""What the verbs of a client share: the connection, the attached pool, threads and limits of time.
+"""State that all verbs of a client share: the connection, the attached pool, threads and time limits.
 
 Made by the client and called by its handles. Every call has a deadline.
 """
@@ -53,7 +53,7 @@ class Patience:
     transfer: float = 60.0
 
     def of(self, deadline_seconds: float) -> float:
-        """Of a verb with a deadline of its own, or 0 for none."""
+        """How long a verb may take, given its own deadline (0: none)."""
         return self.call + deadline_seconds if deadline_seconds else self.transfer
 
 
@@ -66,7 +66,7 @@ class Calling:
         name: What the client calls itself.
         token: Its credential.
         patience: How long things may take.
-        attach: Whether to map the pool where that may be.
+        attach: Whether to map the pool if the server permits it.
         propagation: Of traces; None where nothing is traced.
     """
 
@@ -108,10 +108,10 @@ class Calling:
         return any(pool is not None for pool in list(self._pools.values()))
 
     def open(self, namespace: Namespace) -> None:
-        """Open a namespace where there is a session. Blocks.
+        """Open a namespace if there is a session. Blocks.
 
-        What is wrong with it, with whose it is or with the two versions is raised; what the server cannot do just now
-        is no reason to stop an engine.
+        Raises if the namespace, its tenant or the protocol version is wrong. Other failures of the service are only
+        logged: they must not stop an engine.
         """
         try:
             self.connection.judged(lambda session: session.handle(namespace, self.patience.call))
@@ -130,7 +130,7 @@ class Calling:
         return self.connection.judged(call)
 
     def ask(self, request: Request, kind: type[M], namespace: Namespace | None) -> M | None:
-        """The same; None where the service does not do its part."""
+        """The same, but logs a failure of the service and returns None."""
         try:
             return self.demand(request, kind, namespace)
         except ServiceError as error:
@@ -138,7 +138,7 @@ class Calling:
             return None
 
     def tell(self, request: Request, kind: type[Message], namespace: Namespace) -> None:
-        """Make a call whose answer nobody needs, unless the client is closed before its turn. Does not wait for it."""
+        """Queue a call whose answer nobody needs; closing the client drops it. Does not wait for it."""
 
         def call() -> None:
             with suppress(ClosedError):

@@ -46,8 +46,8 @@ class ClientOptions(TypedDict, total=False):
 class Client:
     """The verbs of a `Store` that lives behind a service.
 
-    Making it waits at most `connect_seconds` for the service, and does not fail where there is none: it is looked for
-    from then on, and until it is there every get is a miss and every put is refused, at once.
+    The constructor waits at most `connect_seconds` for the service and does not fail without one. The client keeps
+    trying to connect in the background; until then every get is a miss and every put is refused, at once.
 
     Args:
         address: ``"unix:/path"`` or ``"host:port"``.
@@ -55,17 +55,17 @@ class Client:
         tls_ca: Path of the certificates that sign the server's; given, or with `tls`, the connection is encrypted.
         tls_certificate: Path of the client's own certificate, where the server asks for one.
         tls_key: Path of its key.
-        tls: Encrypt, and trust whom this machine trusts, where no `tls_ca` is given.
+        tls: Encrypt; without `tls_ca`, trust the certificates that this machine trusts.
         name: What the client calls itself, for the server's logs.
         device: Where the engine's caches lie, as the setting ``device.name`` has it, or a device.
-        attach: Read and write the server's pool in place where that may be.
+        attach: Read and write the server's pool in place if the server permits it.
         connect_seconds: See above.
         call_seconds: How long a call without blocks may take, and any call beyond its own deadline.
         transfer_seconds: How long a put, get, prefetch, delete or flush without a deadline may take.
         tracing: Make each put, get and prefetch a span of OpenTelemetry, whose trace the server's spans join.
 
     Attributes:
-        calling: What the verbs share; for those who measure.
+        calling: State that the verbs share; public for benchmarks.
 
     Raises:
         ConfigError: A path cannot be read, the address makes no sense, or OpenTelemetry is not installed.
@@ -107,15 +107,15 @@ class Client:
         self._handles: dict[bytes, ClientHandle] = {}
 
     def namespace(self, namespace: Namespace) -> ClientHandle:
-        """The verbs of one namespace. Waits for the server, and is content without one.
+        """The verbs of one namespace. Waits for the server, but also works without one.
 
-        Where a server cannot take it in (its folder cannot be written, or it holds too many), its gets are misses and
-        its puts refused, and each verb asks anew.
+        A server may be unable to open the namespace (its folder cannot be written, or it holds too many). Then gets are
+        misses, puts are refused, and each verb tries again.
 
         Raises:
-            AccessError: It is another tenant's.
+            AccessError: The namespace belongs to another tenant.
             VersionError: Client and server do not speak the same protocol.
-            ConfigError, IdentityError, LayoutError: As the embedded store says, where the server can be asked.
+            ConfigError, IdentityError, LayoutError: As the embedded store raises them, if the server can be asked.
         """
         if not isinstance(namespace, Namespace):
             raise IdentityError(f"a namespace of type {type(namespace).__name__}; pass Namespace(model=…, layout=…)")

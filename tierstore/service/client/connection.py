@@ -121,7 +121,7 @@ class Connection:
 
     @property
     def probing(self) -> bool:
-        """Whether a server that did not answer is waited for: see `judged`."""
+        """Whether the client is waiting for a server that did not answer: see `judged`."""
         return self._probe is not None
 
     @property
@@ -130,12 +130,12 @@ class Connection:
         return self._failure
 
     def session(self) -> LiveSession:
-        """The session there is; whether to call is asked again when its turn comes. Does not block.
+        """The open session; `judged` asks the breaker again before it makes a call. Does not block.
 
         Raises:
-            ServiceError: There is none, or its calls are not answered, or the server ends.
+            ServiceError: There is no session, its calls are not answered, or the server is shutting down.
             ClosedError: `close` has been called.
-            ForkError: In a fork of the process that made this.
+            ForkError: Called in a fork of the process that made this.
         """
         check_owner(self._owner_pid)
         if self._closing.is_set():
@@ -150,7 +150,7 @@ class Connection:
         return session
 
     def judged(self, work: Callable[[LiveSession], T]) -> T:
-        """Do something with the session, and learn from its end whether the next is worth trying. Blocks as it does.
+        """Do some work with the session, and tell the breaker how it ended. Blocks as long as the work does.
 
         Raises:
             TierstoreError: As `session` and the work do.
@@ -174,9 +174,9 @@ class Connection:
         return value
 
     def _await_life(self, session: LiveSession, breaker: Breaker) -> None:
-        """Ask for nothing, and hear from the answer that a server which had stopped goes on. Does not block.
+        """Send an empty call; a late answer shows that a stopped server runs again. Does not block.
 
-        One that answers soon had not stopped, but was slow in what it was asked for: it is given the pause.
+        A server that answers soon had not stopped; it was slow with the call before, and the breaker's pause stays.
         """
         if self._probe is not None:
             return
@@ -195,9 +195,9 @@ class Connection:
             probe.add_done_callback(ended)
 
     def close(self) -> None:
-        """End the session and every call of it; the server has let go of all that it held. Blocks; may be called twice.
+        """End the session and all its calls; the server has then freed all that it held. Blocks; may be called twice.
 
-        A server that does not answer is waited for briefly.
+        Waits only briefly for a server that does not answer.
         """
         atexit.unregister(self.close)
         if os.getpid() != self._owner_pid:

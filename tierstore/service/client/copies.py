@@ -84,8 +84,8 @@ class Copies:
     def bring(self, host: UInt8Array, offsets: Int64Array, memory: CallerMemory) -> None:
         """Copy the request's leading blocks from byte offsets of host memory into the cache. Blocks.
 
-        On a CPU the calling thread copies too, as it is there already, where another one has to be woken first; each
-        takes the next part when it has done one. Page groups that come one after another are left to the streams.
+        On a CPU the calling thread copies too: it runs already, while a helper must be woken first. Each thread takes
+        the next part when it has finished one. Several page groups, or little data, are left to the streams.
 
         Raises:
             DeviceError: As `wait` does.
@@ -117,7 +117,7 @@ class Copies:
             self.wait([helped])
 
     def store(self, host: UInt8Array, offsets: Int64Array, memory: CallerMemory, positions: Int64Array) -> list[Event]:
-        """Enqueue blocks of the cache to byte offsets of host memory; the next call's go beside these."""
+        """Enqueue blocks of the cache to byte offsets of host memory; the next call uses another stream."""
         return [self._store(host, offsets, memory, positions).record()]
 
     def fill(self, host: UInt8Array, offsets: Int64Array, memory: CallerMemory, positions: Int64Array) -> UInt32Array:
@@ -166,7 +166,7 @@ class Copies:
 
 
 def _shared(count: int) -> list[slice]:
-    """Parts of so many blocks for two threads that each take the next one when they have done one."""
+    """Parts of `count` blocks for two threads; each thread takes the next part when it has finished one."""
     parts: list[slice] = []
     first = 0
     while first < count:

@@ -37,8 +37,8 @@ _NO_PARENT = bytes(HASH_NBYTES)
 class ClientHandle:
     """See `tierstore.handle.NamespaceHandle`, whose verbs these are. May be used from any thread.
 
-    A get that the server ends early may leave a part of the row behind the leading ones written. Of more blocks than
-    the service takes in one call (65,536) the leading ones are asked for; the others end as where there is no service.
+    A get that the server ends early may have written part of the row after the leading ones. The service takes 65,536
+    blocks in one call: of more, only the leading ones are asked for, and the others end as without a service.
     """
 
     def __init__(self, calling: Calling, namespace: Namespace) -> None:
@@ -99,7 +99,7 @@ class ClientHandle:
         after: object = None,
         deadline_seconds: float | None = None,
     ) -> Transfer:
-        """Load the longest prefix there is; nothing without a service. Does not block.
+        """Load the longest stored prefix; nothing without a service. Does not block.
 
         Raises:
             LayoutError, IdentityError, ClosedError: Before anything has happened.
@@ -133,7 +133,7 @@ class ClientHandle:
         *,
         session_id: int = 0,
     ) -> None:
-        """Say which requests wait in an engine; forgotten with the session, so that a new one is told from its first.
+        """Say which requests wait in an engine. The queue ends with the session: then tell it again from its start.
 
         Waits for the server. Raises RankError and IdentityError as the embedded store does; without a service nothing.
         """
@@ -157,7 +157,7 @@ class ClientHandle:
         deadline_seconds: float | None = None,
         from_tail: bool = False,
     ) -> LoadAdvice:
-        """What of a prompt is worth loading; nothing without a service. Waits for the server."""
+        """Which blocks of a prompt are worth loading; none without a service. Waits for the server."""
         if computed_tokens < 0:
             raise ConfigError(f"computed_tokens is {computed_tokens}; pass 0, or how many tokens the engine holds")
         request = pb.PlanLoadRequest(
@@ -173,7 +173,7 @@ class ClientHandle:
         return LoadAdvice(0, first, first, 0.0, None, in_host=first)
 
     def report_prefill(self, *, prefix_tokens: int, num_tokens: int, seconds: float) -> None:
-        """Say what computing has taken. Does not wait for the server."""
+        """Report how long a prefill took. Does not wait for the server."""
         request = pb.ReportPrefillRequest(prefix_tokens=prefix_tokens, num_tokens=num_tokens, seconds=seconds)
         self._calling.tell(request, pb.ReportPrefillResponse, self.namespace)
 
@@ -182,7 +182,7 @@ class ClientHandle:
         return self._moving.delete(pb.DeleteRequest(hashes=as_hashes(hashes).tobytes()))
 
     def clear(self) -> None:
-        """Forget every block of the namespace, durably. Blocks. ServiceError where it could not be done."""
+        """Forget every block of the namespace, durably. Blocks. Raises ServiceError if that failed."""
         self._calling.demand(pb.ClearRequest(), pb.ClearResponse, self.namespace)
 
     def _memory(

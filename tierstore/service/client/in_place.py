@@ -40,7 +40,7 @@ class InPlace:
     Args:
         session: Lends the slots.
         pool: The slots.
-        copies: What moves bytes.
+        copies: Moves bytes between the pool and the caller's cache.
         patience: How long calls may take.
     """
 
@@ -51,11 +51,11 @@ class InPlace:
         self._patience = patience
 
     def get(self, running: Running, request: pb.AcquireRequest, memory: CallerMemory) -> TransferResult:
-        """Copy the longest prefix there is, under a lease. Blocks.
+        """Copy the longest stored prefix, under a lease. Blocks.
 
         Raises:
             ServiceError: The call failed.
-            Withdrawn: The caller has cancelled, or what the copy waits for has not come.
+            Withdrawn: The caller has cancelled, or the events that the copy waits for have not come in time.
         """
         self._let_go()
         lease_id = request.lease_id = self._session.choose_number()
@@ -97,7 +97,7 @@ class InPlace:
             raise
 
     def _ask(self, running: Running, request: Request, kind: type[M], seconds: float) -> M:
-        """Make a call that a withdrawal cuts off; what it was about to be given has a number, and is given back."""
+        """Make a call that a withdrawal cancels. The caller gives back what was granted, by the number it chose."""
         answer = self._pool.ask(running, request, kind, seconds)
         if answer is not None:
             return answer

@@ -1,6 +1,6 @@
-"""Verbs that move blocks, or that wait for a disk: each is a transfer on one of the client's threads.
+"""Verbs that move blocks or wait for a disk: each is a transfer on one of the client's threads.
 
-Called by the handle. Blocks go in place where the pool is attached, else in messages.
+Called by the handle. Blocks move in place if the pool is attached, otherwise in messages.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Moving:
         return self._start(prefetch, request, None, failed=Outcome.MISS)
 
     def delete(self, request: pb.DeleteRequest) -> Transfer:
-        """IO_ERROR where the service does not answer: a restart may find them."""
+        """IO_ERROR where the service does not answer: the blocks may be found again after a restart."""
 
         def delete(session: LiveSession, running: Running) -> TransferResult:
             call = session.begin(request, pb.DeleteResponse, running.left(self._calling.patience.call))
@@ -118,7 +118,7 @@ class Moving:
         *,
         failed: Outcome,
     ) -> Transfer:
-        """Do it on a thread, with a session, and address the request there."""
+        """Run a verb on a thread, with a session to which its request is addressed."""
         calling = self._calling
         count = len(getattr(request, "hashes", bytes(HASH_NBYTES))) // HASH_NBYTES
         block_nbytes = 0 if self._namespace is None else self._namespace.layout.block_nbytes

@@ -1,7 +1,7 @@
 """Calls over the socket that handed out the pool: one at a time, sent and answered on the caller's own thread.
 
-Called by the verbs in place, which use gRPC while another call waits here. After a copy that has emptied the
-processor's caches a round trip takes a third of the time that it takes over HTTP/2.
+Called by the verbs in place, which use gRPC while another call waits here. After a copy that has emptied the CPU
+caches, a round trip here takes a third of the time that it takes over HTTP/2.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class PoolCalls:
             poll.register(self._bell, select.POLLIN)
 
     def ask(self, running: Running, request: Request, kind: type[M], seconds: float) -> M | None:
-        """Make a call. Blocks. None where it must go another way: somebody else waits here, or nothing gets through.
+        """Make a call. Blocks. None if it must go over gRPC: another call waits here, or the socket is unusable.
 
         Raises:
-            TierstoreError: What it was answered; UnavailableError where it was not in time, or withdrawn.
+            TierstoreError: The error in the answer; UnavailableError if none came in time, or the call was withdrawn.
         """
         if self._over or not self._turn.acquire(blocking=False):
             return None
@@ -83,7 +83,7 @@ class PoolCalls:
             self._turn.release()
 
     def tell(self, request: Request) -> bool:
-        """Make a call that nobody waits for. Does not block; False where it must go another way."""
+        """Make a call that nobody waits for. Does not block; False if it must go over gRPC."""
         if self._over or not self._sending.acquire(blocking=False):
             return False
         try:
@@ -97,25 +97,25 @@ class PoolCalls:
         return not self._over
 
     def end(self) -> None:
-        """Wake who waits; whoever asks from now on goes another way."""
+        """Wake a waiting caller; all later calls go over gRPC."""
         self._over = True
         self.ring()
 
     def close(self) -> None:
-        """Nobody asks here any more."""
+        """Free the eventfd, once no caller is left."""
         with self._ringing:
             bell, self._bell = self._bell, None
         if bell is not None:
             forks.close(bell)
 
     def ring(self) -> None:
-        """Have who waits look whether that still makes sense. From any thread, at any time."""
+        """Wake a waiting caller to check whether its call goes on. From any thread, at any time."""
         with self._ringing:
             if self._bell is not None:
                 os.eventfd_write(self._bell, 1)
 
     def exchange(self, call: _Call, message: bytes) -> pb.PoolAnswer:
-        """Send a call, and wait for its answer; those of calls that were given up before are passed over."""
+        """Send a call and wait for its answer; answers to calls given up earlier are skipped."""
         try:
             self._send(call, message)
             while True:
@@ -145,7 +145,7 @@ class PoolCalls:
                     self._over = True
 
     def _wait(self, call: _Call, poll: select.poll) -> None:
-        """Until the socket is ready. Raises UnavailableError where that takes too long, or is for nothing."""
+        """Wait until the socket is ready. Raises UnavailableError after a timeout, a withdrawal or the socket's end."""
         seconds = call.until - time.monotonic()
         ready = poll.poll(max(0.0, min(seconds, _POLL_SECONDS_MAX)) * 1000)
         if not ready and seconds <= _POLL_SECONDS_MAX:
@@ -159,11 +159,11 @@ class PoolCalls:
 
 
 class _Call:
-    """One call under way.
+    """One call in flight.
 
     Args:
-        calls: Where.
-        number: Of its answer.
+        calls: The socket that it goes over.
+        number: The number that its answer carries.
         until: When it must have ended, by the monotonic clock.
     """
 
@@ -180,7 +180,7 @@ class _Call:
             calls.ring()
 
     def answer(self, message: bytes, kind: type[M]) -> M:
-        """What it is answered. Blocks. Raises what that says, and as `PoolCalls.ask` does."""
+        """Send the message; returns the answer. Blocks. Raises as `PoolCalls.ask` does."""
         assert self._calls is not None, "a call is answered once"
         try:
             answer = self._calls.exchange(self, message)

@@ -1,4 +1,4 @@
-"""Single calls of the service, without the verbs around them. For those who measure what a call costs."""
+"""Single calls of the service, without the verbs around them. For benchmarks of a call's cost."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["RawCalls"]
 
 
 class RawCalls:
-    """Calls of one client about one namespace. Each blocks, and raises what it is answered.
+    """Calls of one client about one namespace. Each blocks, and raises the error that the server answers.
 
     Attributes:
-        request_nbytes: Of the last call.
-        response_nbytes: Of its answer.
+        request_nbytes: Length of the last request.
+        response_nbytes: Length of its answer.
     """
 
     def __init__(self, client: Client, namespace: Namespace) -> None:

@@ -1,8 +1,8 @@
-"""A transfer of a client: runs on one of its threads, may be withdrawn, and always ends.
+"""A transfer of a client: it runs on one of the client's threads, may be withdrawn, and always ends.
 
-Called by the verbs. A caller that only waits does the work itself if a free thread has not begun it yet: waking one
-and being woken by it takes 0.6 ms after a copy that has emptied the processor's caches. Refusals and failures of the
-service become outcomes, never an exception in the engine.
+Called by the verbs. A caller that only waits does the work itself if no thread has begun it yet: waking a thread and
+being woken by it takes 0.6 ms after a copy that has emptied the CPU caches. Refusals and failures of the service become
+outcomes, never an exception in the engine.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Withdrawn(Exception):
 
 
 class Late(Withdrawn):
-    """The call's time was over before the server had a part in it."""
+    """The call timed out on the client's side: the server had no part in it."""
 
 
 class Warnings:
-    """At most one line in so many seconds: an engine makes thousands of calls."""
+    """Logs failures at a limited rate, since an engine makes thousands of calls."""
 
     def __init__(self) -> None:
         self.over = False
@@ -77,19 +77,19 @@ class Warnings:
         self._next, self._passed_over = now + _WARNING_SECONDS, 0
 
     def end(self) -> None:
-        """The client is being closed: what that cuts off is nobody's failure, and no line."""
+        """The client is being closed: calls that this cuts off are no failures and are not logged."""
         self.over = True
 
 
 class Running:
-    """One transfer under way.
+    """One transfer in flight.
 
     Args:
         num_blocks: Blocks of the request.
         block_nbytes: Bytes of each.
-        failed: The outcome of blocks where the service does not answer.
-        warnings: Where that is said.
-        layers: Of a get.
+        failed: The outcome of all blocks if the service does not answer.
+        warnings: Logs such a failure.
+        layers: Progress of a get, layer by layer.
         seconds: How long it may take, from now on.
     """
 
@@ -118,14 +118,14 @@ class Running:
         self._afterwards: Callable[[], None] | None = None
 
     def start(self, worker: Worker, work: Work) -> Transfer:
-        """Have the work done. Does not block."""
+        """Hand the work to a thread; REJECTED if its queue is full. Does not block."""
         self._work, self._worker = work, worker
         if not worker.submit(self._attend):
             self._end(Outcome.REJECTED)
         return self.transfer
 
     def _attend(self) -> None:
-        """The thread: see it through, whoever does it, so that no thread ends before it."""
+        """The thread's part: do the work, or wait for the caller that does it. It ends no sooner than the work."""
         try:
             self._do()
         finally:
@@ -134,15 +134,15 @@ class Running:
                 self._afterwards()
 
     def _help_out(self) -> None:
-        """One who waits, in place of a thread that is free: no more is under way at a time than there are threads.
+        """A waiting caller's part: do the work in place of a free thread: threads still bound what is in flight.
 
-        Where a signal handler may raise, nothing is begun that this would tear apart.
+        Skipped where a signal handler may raise: its exception would leave the work half done.
         """
         if self._worker is not None and self._worker.prompt and not interruptible():
             attempt(self._do)
 
     def _do(self) -> None:
-        """Do the work, or wait for who does."""
+        """Do the work, or wait for the thread that is doing it."""
         with self._doing:
             work, self._work = self._work, None
             if work is not None:
@@ -161,11 +161,11 @@ class Running:
         except Withdrawn:
             self._end(Outcome.CANCELLED)
         finally:
-            if not follows:  # it has ended, but for what nobody expected
+            if not follows:  # does nothing unless an unexpected error left the transfer open
                 self._end(self._failed)
 
     def afterwards(self, task: Callable[[], None]) -> None:
-        """Do something on the thread once the transfer has ended, however it does: nobody waits for it."""
+        """Run a task on the thread once the transfer has ended, in whatever way. Nobody waits for the task."""
         self._afterwards = task
 
     def _tell(self) -> None:
@@ -173,18 +173,18 @@ class Running:
             self.transfer.call_back()
 
     def _of_all(self, codes: UInt8Array) -> UInt8Array:
-        """The outcomes with those of blocks that the server was not asked for."""
+        """The outcomes of the whole request, including blocks that the server was not asked for."""
         all_codes = np.full(self._num_blocks, self._failed, np.uint8)
         all_codes[: len(codes)] = codes
         return all_codes
 
     def fail(self, error: TierstoreError | Late) -> None:
-        """End it as it ends where the service does not answer."""
+        """End the transfer as without a service, and log the error."""
         self._warnings.say(error)
         self._end(Outcome.CANCELLED if self._withdrawn else self._failed)
 
     def follow(self, call: Answer[T], result: Callable[[Answer[T]], TransferResult]) -> None:
-        """End it with a call that is under way, and withdraw that call with it. Does not block."""
+        """End the transfer when a call in flight ends, and cancel that call if it is withdrawn. Does not block."""
         with self._lock:
             self._call = call
             withdrawn = self._withdrawn
@@ -213,7 +213,7 @@ class Running:
 
     @contextmanager
     def calling(self, call: Cancellable) -> Iterator[None]:
-        """While it lasts a withdrawal cancels this call; what comes of that is Withdrawn."""
+        """Within this context a withdrawal cancels the call, and the call's error becomes Withdrawn."""
         with self._lock:
             self._call = call
         try:
@@ -228,21 +228,21 @@ class Running:
             call.cancel()
 
     def begin(self) -> None:
-        """Raise Late where its turn has come too late."""
+        """Raise Late if no thread was free before the time was over."""
         if self.left() <= 0:
             raise Late(f"no thread was free for it within {self._seconds:g} s; make fewer calls at a time")
 
     def left(self, at_least: float = 0.0) -> float:
-        """Seconds that it may still take; where it may take so many at all, at least those, to judge the server by."""
+        """Seconds left, but at least `at_least` (its whole time, if shorter): enough to judge the server by."""
         return max(min(at_least, self._seconds), self._until - time.monotonic())
 
     def hold(self, events: Iterable[Event]) -> None:
-        """Wait for what the caller gave copies to wait for, no longer than this may take. Blocks.
+        """Wait for the events that the caller's copies depend on, no longer than the transfer may take. Blocks.
 
-        What the device has recorded is the device's to wait for.
+        Events recorded by the device are skipped: the device waits for those.
 
         Raises:
-            Late: It has not come.
+            Late: An event has not come in time.
             Withdrawn: The caller has cancelled, or closes the client.
         """
         for event in events:

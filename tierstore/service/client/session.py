@@ -38,22 +38,22 @@ A = TypeVar("A", covariant=True)
 
 
 class Request(Protocol):
-    """A request that says where it belongs; its class is the call's name and ``Request``."""
+    """A request with a scope: session and namespace. Its class is named after the call, plus ``Request``."""
 
     @property
     def scope(self) -> pb.Scope:
-        """To be filled in; see `LiveSession.address`."""
+        """Filled in by `LiveSession.address`."""
 
 
 class Cancellable(Protocol):
-    """A call under way."""
+    """A call in flight."""
 
     def cancel(self) -> object:
         """Withdraw it, if it has not ended."""
 
 
 class Answer(Cancellable, Protocol[A]):
-    """What a call will be answered."""
+    """The future answer of a call."""
 
     def result(self) -> A:
         """Blocks; raises grpc's errors. See `result_of`."""
@@ -74,12 +74,12 @@ class LiveSession:
     """A session that is open, or was.
 
     Attributes:
-        opened: What the server has said of it.
-        channel: All its calls end with it.
+        opened: The server's answer to its opening.
+        channel: Closing it ends all calls of the session.
         metadata: Sent with every call.
-        propagation: Adds to it where the call belongs; None where nothing is traced.
-        draining: The server ends soon.
-        leases_over: Ids of leases under which nothing is copied any more; see `release`.
+        propagation: Adds the trace context to the metadata; None where nothing is traced.
+        draining: The server is shutting down.
+        leases_over: Ids of leases under which no copy runs any more; see `release`.
     """
 
     opened: pb.SessionOpened
@@ -119,13 +119,13 @@ class LiveSession:
             call.add_done_callback(self._forgotten.discard)
 
     def release(self, seconds: float, tell: Callable[[Request], bool]) -> None:
-        """Give leases back that are over. Does not block.
+        """Release leases that are over. Does not block.
 
-        To be called once a get has ended, and before slots are asked for: the server hears of what is free first.
+        Call it once a get has ended, and before asking for slots, so that the server learns first which are free.
 
         Args:
-            seconds: How long that may take.
-            tell: Says it over a shorter way; False where it cannot.
+            seconds: How long the call may take.
+            tell: Sends the call over the pool's socket; False if it cannot.
         """
         with self._releasing:
             over = [self.leases_over.popleft() for _ in range(len(self.leases_over))]
@@ -136,7 +136,7 @@ class LiveSession:
                     self.forget(request, seconds)
 
     def choose_number(self) -> int:
-        """For a lease or a reservation: who has chosen it can give it back before he is answered."""
+        """A number for a lease or reservation. The client chooses it, and so can give it back before the answer."""
         return next(self._numbers)
 
     def get(self, request: pb.GetRequest, seconds: float) -> Streaming:
@@ -155,9 +155,9 @@ class LiveSession:
         return cast("Answer[pb.PutResponse]", call)
 
     def address(self, request: Request, namespace: Namespace | None, seconds: float) -> None:
-        """Say in a request where it belongs. Blocks where the namespace is opened first.
+        """Fill in a request's scope. Blocks if the namespace must be opened first.
 
-        Of more hashes than the server takes in one call the request keeps the leading ones.
+        If there are more hashes than the server takes in one call, the request keeps the leading ones.
         """
         request.scope.session_id = self.opened.session_id
         nbytes_max = (self.opened.hashes_max or HASHES_MAX) * HASH_NBYTES
@@ -193,7 +193,7 @@ class LiveSession:
 
 @contextmanager
 def _on_open_channel() -> Iterator[None]:
-    """Begin a call: of a channel that is closed, as a session's is that has ended, gRPC says ValueError."""
+    """Begin a call. gRPC's ValueError for a closed channel (the session has ended) becomes UnavailableError."""
     try:
         yield
     except ValueError as error:
@@ -201,7 +201,7 @@ def _on_open_channel() -> Iterator[None]:
 
 
 def result_of(call: Answer[A]) -> A:
-    """What a call that was begun is answered. Blocks. Raises what `error_of` says."""
+    """The answer of a call that was begun. Blocks. Raises what `error_of` says."""
     try:
         return call.result()
     except grpc.RpcError as failed:

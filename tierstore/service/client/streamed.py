@@ -32,7 +32,7 @@ def stream_get(
 
     Raises:
         ServiceError: The call failed.
-        Withdrawn: The caller has cancelled, or what the copies wait for has not come.
+        Withdrawn: The caller has cancelled, or the events that the copies wait for have not come in time.
     """
     call = session.get(request, running.left(patience.call))
     try:
@@ -49,7 +49,7 @@ def stream_get(
 
 
 def _agreed(result: TransferResult, num_whole: int) -> TransferResult:
-    """The result, of which no more is believed than has come."""
+    """The server's result, cut to the blocks that arrived whole."""
     if result.leading <= num_whole:
         return result
     codes = result.codes.copy()
@@ -77,10 +77,10 @@ def stream_put(
 
 
 def _see_off(call: Streaming) -> None:
-    """Take what gRPC still has to say of a call that has ended, or was cancelled.
+    """Drain gRPC's remaining events of a call that has ended or was cancelled.
 
-    Of a call whose messages are received by who takes them nobody else does; and until it is done, gRPC keeps the call,
-    and for it the connection, also of a channel that is closed. There is no other way to, once a call is cancelled.
+    With single-threaded streams only the caller receives a call's events. Until all are taken, gRPC keeps the call and
+    its connection, even if the channel is closed. For a cancelled call gRPC has no public way to take them.
     """
     state, take = getattr(call, "_state", None), getattr(call, "_consume_next_event", None)
     while state is not None and take is not None and state.due:

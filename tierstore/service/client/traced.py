@@ -1,4 +1,4 @@
-"""A client's verbs as spans, if it was asked to trace; otherwise this module is not even imported.
+"""A client's verbs as spans. Imported only by clients that trace.
 
 The server's spans are children of these where ``monitor.tracing`` is set there.
 """
