@@ -1,9 +1,9 @@
-"""Room in the host pool: which slots are free, which blocks leave when none are. Pure; under the engine's lock.
+"""Room in the host pool: which slots are free, and which blocks are evicted when none are. Pure; under the lock.
 
-Eviction happens here, at reservation, synchronously: nobody waits for room and nothing polls for it. Each
-slot size is a class with a policy of its own. Blocks that no waiting request needs go first, as the policy
-says, then those of the look-ahead window, furthest first. When a class whose oldest block is younger than
-another's runs short, the slab that holds the other's coldest block is drained and changes hands.
+Eviction happens here, synchronously, when slots are taken: nothing waits or polls for room. Each slot size is
+a class with an eviction policy of its own. Blocks outside the look-ahead window go first, in the policy's order;
+then those of the window, the ones needed last first. When a class runs short and another class holds an older
+block than any of its own, the slab with that block is drained and handed over.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def tick(now: float) -> int:
 
 
 class HostRoom:
-    """Slots, and the blocks in them.
+    """Slots of the host pool, and the blocks in them.
 
     Args:
-        directory: Whose host columns it changes.
-        slots: The pool, cut.
+        directory: Its host columns are changed here.
+        slots: Allocator of the pool's slots.
         new_policy: Makes the eviction policy of one slot class, over the directory's entries.
-        metrics: Counted into.
+        metrics: Where it counts.
 
     Attributes:
-        num_changes: Grows whenever slots are taken or blocks come; for those who look at the next victims.
-        cleaning: Has others leave instead of the next victims. None where they leave as they stand.
+        num_changes: Grows when slots are taken or blocks come: the next victims may then be others.
+        cleaning: Replaces victims that are not on SSD yet. None: victims are evicted in the policy's order.
     """
 
     def __init__(self, directory: Directory, slots: SlotAllocator, new_policy: NewPolicy, metrics: Metrics) -> None:
@@ -65,7 +65,7 @@ class HostRoom:
         self.prefetched = Prefetched(directory, self._slot_nbytes, metrics)
 
     def open_class(self, slot_nbytes: int) -> int:
-        """The class of a slot size; ConfigError where the pool cannot hold such slots."""
+        """The class of a slot size; ConfigError if the pool cannot hold such slots."""
         slot_class = self.slots.open_class(slot_nbytes)
         self._slot_nbytes[slot_class] = slot_nbytes
         while len(self._policies) <= slot_class:
@@ -75,14 +75,14 @@ class HostRoom:
     def take(
         self, slot_class: int, count: int, *, cold_before: int | None = None, after_turn: int = 0, again: bool = False
     ) -> Int64Array:
-        """Up to `count` slots, evicting where none are free.
+        """Take up to `count` slots; evict blocks if too few are free.
 
         Args:
-            slot_class: Whose.
-            count: Wanted.
+            slot_class: The class of the slots.
+            count: Slots wanted.
             cold_before: Evict only blocks last used before this tick and outside the window; None for any.
-            after_turn: Of the window evict only blocks whose turn comes later than this.
-            again: Who asks for more than the pool can give comes again for the rest, and fewer may do.
+            after_turn: Of the window, evict only blocks whose turn comes later than this.
+            again: The caller can do with fewer slots, and asks again for the rest.
 
         Returns:
             int64[k] pool pages, k <= count.
@@ -112,7 +112,7 @@ class HostRoom:
         return pages
 
     def evict(self, slot_class: int, entries: Int64Array) -> None:
-        """READY and unpinned → ABSENT; the slots are free, entries that SSD does not hold are forgotten."""
+        """READY and unpinned → ABSENT. Frees the slots, and the entries that no other tier holds."""
         directory = self._directory
         if self.cleaning is not None:
             self.cleaning.leave(entries)
@@ -126,14 +126,14 @@ class HostRoom:
             directory.window.evicted(entries[next_use > 0])
 
     def forget(self, slot_class: int, count: int) -> None:
-        """Evict those of the next `count` victims that only the host holds: each makes room for another entry."""
+        """Evict, of the next `count` victims, those that only the host holds: each frees an entry of the directory."""
         victims = self.next_victims(slot_class, count)
         alone = victims[self._directory.only_in_host(victims)]
         if len(alone):
             self.evict(slot_class, alone)
 
     def next_victims(self, slot_class: int, count: int) -> Int64Array:
-        """Up to `count` blocks that would leave first by age."""
+        """Up to `count` blocks that the policy would evict first."""
         policy = self._policies[slot_class]
         victims = policy.victims(min(count, policy.num_evictable))
         assert victims is not None
@@ -147,7 +147,7 @@ class HostRoom:
         self._entry_at[pages] = entries
 
     def ready(self, slot_class: int, entries: Int64Array, now: float) -> None:
-        """FILLING → READY; given in prefix order, used tail first."""
+        """FILLING → READY. Given in prefix order; the policy takes them tail first, so the head is the youngest."""
         self._directory.host.filled(entries)
         self._directory.last_use[entries] = tick(now)
         self.num_changes += len(entries)
@@ -177,7 +177,7 @@ class HostRoom:
             self._free(slot_class, gone)
 
     def _offer(self, slot_class: int, loose: Int64Array) -> None:
-        """Let READY blocks without a pin be evicted: by age, or as the window says."""
+        """Make unpinned READY blocks evictable: in the window those that it names, in the policy the others."""
         next_use = self._directory.next_use[loose]
         if np.count_nonzero(next_use):
             self._directory.window.offer(loose[next_use > 0])
@@ -185,18 +185,18 @@ class HostRoom:
         self._policies[slot_class].set_evictable(loose, True)
 
     def await_use(self, slot_class: int, entries: Int64Array) -> None:
-        """Blocks have come into the window: age alone does not evict them any more."""
+        """Blocks have come into the window: the policy may not evict them any more."""
         ready = entries[self._directory.host.state[entries] == State.READY]
         self._policies[slot_class].set_evictable(ready, False)
 
     def release_use(self, slot_class: int, entries: Int64Array) -> None:
-        """Blocks have left the window: their age counts again."""
+        """Blocks have left the window: the policy may evict them again."""
         self._policies[slot_class].set_evictable(entries[self._directory.host.loose(entries)], True)
 
     def touch(self, slot_class: int, entries: Int64Array, now: float, *, used: bool = True) -> None:
-        """Make READY blocks, given in prefix order, the youngest, tail first; others are passed over.
+        """Make READY blocks, given in prefix order, the youngest, tail first; skip the others.
 
-        Without `used` they only come to stand above their children.
+        Without `used` this is no use: they only become younger than the blocks behind them.
         """
         directory = self._directory
         ready = directory.host.state[entries] == State.READY
@@ -206,7 +206,7 @@ class HostRoom:
         self._policies[slot_class].touch(entries[::-1], used=used)
 
     def discard(self, slot_class: int, entries: Int64Array) -> None:
-        """Drop blocks in any state (delete, clear). The caller detaches those that become GONE."""
+        """Drop blocks in any state but GONE (delete, clear). The caller detaches those that become GONE."""
         directory = self._directory
         held = entries[directory.host.state[entries] == State.READY]
         if len(held):
@@ -221,7 +221,7 @@ class HostRoom:
         self._directory.release(entries)
 
     def _begin_drain(self, slot_class: int) -> None:
-        """Hand the slab of another class's coldest block over, where that block is older than our oldest."""
+        """Drain, for this class, the slab of another class's next victim, if that is older than this class's own."""
         if self._draining is not None or len(self._policies) == 1:
             return
         last_use = self._directory.last_use
@@ -239,7 +239,7 @@ class HostRoom:
             self._draining = (slab, donor)
 
     def _oldest(self, slot_class: int) -> int:
-        """The block of a class that would go first, or -1."""
+        """The block of a class that its policy would evict first, or -1."""
         first = self._policies[slot_class].victims(1)
         return -1 if first is None else int(first[0])
 
@@ -254,7 +254,7 @@ class HostRoom:
         return self.slots.capacity_slabs * self.slots.slab_nbytes
 
     def num_ahead(self, slot_class: int, share: float) -> int:
-        """How many blocks may be read ahead into slots that are free or taken by at most this share of the pool."""
+        """How many blocks may be read ahead: into free slots, plus what unused prefetches leave of this pool share."""
         ahead_nbytes = self.prefetched.unused_nbytes + self.prefetched.inflight_nbytes
         free_nbytes = self.pool_nbytes - self.used_nbytes
         return (free_nbytes + max(0, int(share * self.pool_nbytes) - ahead_nbytes)) // self._slot_nbytes[slot_class]
@@ -265,7 +265,7 @@ class HostRoom:
         return self._draining is not None
 
     def drain(self) -> None:
-        """Evict a bounded number of unpinned blocks from the draining slab; ends when its last slot is back."""
+        """Evict a bounded number of unpinned blocks from the draining slab; it ends when its last slot is free."""
         if self._draining is None:
             return
         slab, donor = self._draining

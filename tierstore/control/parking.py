@@ -1,9 +1,9 @@
-"""What waits in host memory for room on SSD: batches of READY blocks, pinned, in the order in which they came. Pure.
+"""Blocks that wait in host memory for room on SSD: batches of READY blocks, pinned, in the order of their turns. Pure.
 
-`write_back` parks here what SSD refused while a file was leaving, and behind it what is admitted meanwhile. It is due
-once that file has gone, once none is leaving any more, or once writes are off; whichever it is, the upkeep finds it,
-and takes a few batches at a time. What is refused again comes back to its place. Flushes are told which batches have
-come, and which jobs write those that have left.
+`write_back` parks the blocks that SSD refused while a file was being reclaimed, and behind them those admitted
+meanwhile. The first batch is due once that file is gone, no file is being reclaimed any more, or writes are off. The
+upkeep checks this and takes a few batches at a time. Blocks refused again return to their place in the order. Flushes
+learn which batches have come, and which jobs write those that have left.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 __all__ = ["Parked", "Parking"]
 
 _STEP_BATCHES, _STEP_BLOCKS = 2, 512
-"""Taken in one step, to bound a lock hold; of a larger batch more."""
+"""Most taken in one step, to bound a lock hold; a first batch with more blocks is taken whole."""
 
 _WRITES_BLOCKS = 512
-"""With so many on their way to SSD no batch is taken: a link refuses the jobs that it has no room for."""
+"""No batch is taken while so many blocks are being written: a full link refuses jobs."""
 
 
 class Parked(NamedTuple):
-    """Blocks that wait.
+    """One parked batch.
 
     Attributes:
-        number: Of the batch; no job has it.
-        turn: Its place among all writes: its number, or where SSD has refused it, the turn of that job.
-        request: Whose; of a durable put it is the one that waits.
-        positions: int64[n]; in it.
-        durable: Whether a durable put waits for them; what others have parked counts as being written.
-        num_gone: How many files must have gone; none where SSD has not refused it, and it waits for others alone.
-            What SSD has refused is paid for.
+        number: Its number, from the ids of jobs; no job has the same.
+        turn: Its place in the order: its number, or, if SSD refused it, the turn of the refused job.
+        request: The request of the blocks; if `durable`, the put that waits.
+        positions: int64[n]; positions of the blocks in the request.
+        durable: Whether a durable put waits for them. Other batches count as write-back in flight.
+        num_gone: It is due once so many files are gone. 0: SSD did not refuse it, it only waits behind other batches
+            and the write budget has not paid for it yet.
     """
 
     number: JobId
@@ -50,7 +50,7 @@ class Parked(NamedTuple):
 
 
 class Parking:
-    """The batches that wait, and what has become of them since a flush asked last."""
+    """The parked batches, and the news of them since `take_news` was last called."""
 
     def __init__(self, mind: Mind) -> None:
         self._mind = mind
@@ -64,12 +64,12 @@ class Parking:
 
     @property
     def numbers(self) -> set[JobId]:
-        """Of the batches that wait."""
+        """Numbers of the parked batches."""
         return {batch.number for batch in self._batches}
 
     @property
     def due(self) -> bool:
-        """Whether the first batch need not wait any longer."""
+        """Whether the first batch may be taken now."""
         if not self._batches:
             return False
         mind, ssd = self._mind, self._mind.ssd
@@ -80,15 +80,15 @@ class Parking:
         return room_came and mind.jobs.num_filling(TierName.SSD) < _WRITES_BLOCKS
 
     def file_gone(self) -> None:
-        """A file has gone, or could not: what was refused before may find room."""
+        """A file's discard has ended, well or not: blocks refused before may find room."""
         self._num_gone += 1
 
     def park(self, request: Request, positions: Int64Array) -> None:
-        """Keep READY blocks of a write-back behind what waits already."""
+        """Park READY blocks of a write-back behind the batches already parked."""
         self._park(request, positions, durable=False, refused=None)
 
     def park_refused(self, record: JobRecord, request: Request, positions: Int64Array, *, durable: bool) -> None:
-        """Keep READY blocks until a file has gone, for which this write found no room."""
+        """Park READY blocks that this write found no room for, until a file is gone."""
         self._park(request, positions, durable=durable, refused=record)
 
     def _park(self, request: Request, positions: Int64Array, *, durable: bool, refused: JobRecord | None) -> None:
@@ -104,7 +104,7 @@ class Parking:
         self._came.add(number)
 
     def take(self) -> list[Parked]:
-        """The first batches, a few, if the first is due: they are pinned no longer. The caller releases the entries."""
+        """Take the first few batches, if due, and unpin their blocks. The caller releases the entries."""
         taken: list[Parked] = []
         num_blocks = 0
         while self.due and len(taken) < _STEP_BATCHES:
@@ -126,14 +126,14 @@ class Parking:
             mind.write_inflight_nbytes -= len(entries) * request.life.block_nbytes
 
     def went_on(self, batch: Parked, writes: set[JobId]) -> None:
-        """These jobs write now what was left of a batch, at its turn."""
+        """These jobs now write the blocks of a batch that was taken; they inherit its turn."""
         for job_id in writes:
             record = self._mind.jobs.get(job_id)
             record.turn = min(record.turn, batch.turn)
         self._left.append((batch.number, writes))
 
     def take_news(self) -> tuple[set[JobId], list[tuple[JobId, set[JobId]]]]:
-        """The batches that have come since this was asked last; those that have left, with the jobs that write them."""
+        """Since the last call: the batches that were parked, and those taken, each with the jobs that write it."""
         news = self._came, self._left
         self._came, self._left = set(), []
         return news

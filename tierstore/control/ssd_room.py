@@ -1,9 +1,9 @@
-"""Room on SSD: the ledger of chunk files, and how one goes when room is short. Pure; under the engine's lock.
+"""Room on SSD: which blocks each chunk file holds, and which file is reclaimed next. Pure; under the engine's lock.
 
-Files go whole, the coldest first (`coldest`), now and then the oldest. The tier's write worker decides where a block
-lies and reports it; this ledger remembers which blocks each file holds. When a file's turn has come its warm blocks,
-those that a waiting request needs and the latest of those that a get has used, are written again first (no more than
-a share of it, so that room is won), the others are forgotten, and the file goes once nobody reads in it any more.
+The tier's write worker decides where a block lies and reports it; this ledger records the blocks of each file. When
+room is short a whole file is reclaimed: the coldest (`coldest`), now and then the oldest. First its warm blocks are
+written again: those that a waiting request needs, and the latest that a get has used, up to a share of the file so
+that room is won. Its other blocks are forgotten. The file is discarded once no job reads it.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _RECLAIM_BLOCKS = 512
 """Blocks of a file looked at in one step, to bound a lock hold."""
 
 _OLDEST_EVERY = 32
-"""Of so many files that go one is the oldest: deletions must be kept until everything older than they are has gone."""
+"""One of so many reclaimed files is the oldest: a tombstone must be kept until all files older than it are gone."""
 
 
 @dataclass(slots=True)
 class _Ledger:
-    """What one chunk file holds: batches of entries as they were appended, and the copies that read it.
+    """The blocks of one chunk file, and the copies that read it.
 
     Attributes:
-        batches: int32 arrays of entries; some may have left since.
+        batches: int32 arrays of entries, as they were appended; some may have left since.
         readers: Blocks that jobs in flight read from it.
         num_blocks: Blocks ever appended.
-        num_rewritten: Blocks written again since its turn has come.
-        num_rewritten_max: Blocks that may be.
-        warm_above: Age above which they are, once its turn has come.
-        leaving: Its discard is under way.
+        num_rewritten: Blocks written again since it was chosen to be reclaimed.
+        num_rewritten_max: Blocks that may be written again.
+        warm_above: Blocks of a higher age (`ages`) are warm, once it was chosen.
+        leaving: Its discard is in flight.
     """
 
     batches: list[Int32Array] = field(default_factory=list)
@@ -63,15 +63,15 @@ class SsdRoom:
     """The files of the SSD tier.
 
     Args:
-        directory: Whose SSD columns it changes.
+        directory: Its SSD columns are changed here.
         reclaim_below_nbytes: Reclaim a file when the tier can take less than this.
-        rewrite_share: Of a file that goes, the blocks that may be written again. With a half, as many blocks are
-            written again, at most, as for the first time.
-        metrics: Counted into.
+        rewrite_share: Share of a reclaimed file's blocks that may be written again; of an oldest file, all may. With
+            one half the coldest files cause at most as many writes again as first writes.
+        metrics: Where it counts.
 
     Attributes:
         free_nbytes: What the tier can take, as its last result said.
-        kept_as_it_is: No further file is reclaimed: nothing would be written in its stead.
+        kept_as_it_is: Reclaim no further file: writes are off although the SSD is not full, so room is of no use.
     """
 
     def __init__(self, directory: Directory, reclaim_below_nbytes: int, rewrite_share: float, metrics: Metrics) -> None:
@@ -89,18 +89,18 @@ class SsdRoom:
         self._metrics = metrics
 
     def reserve(self, entries: Int64Array) -> None:
-        """ABSENT → FILLING: a write is promised. A copy that may not last is given up for it."""
+        """ABSENT → FILLING for blocks about to be written. READY ones, in files in doubt, are dropped first."""
         self.discard(entries[self._directory.ssd.state[entries] == State.READY])
         self._directory.ssd.reserve(entries)
 
     def written(self, entries: Int64Array, extents: Extents) -> None:
-        """FILLING → READY where the write put them."""
+        """FILLING → READY, in the extents where the write put them."""
         self._directory.ssd.filled(entries)
         self._directory.flags[entries] &= ~(READ_BACK | UNREADABLE)
         self._place(entries, extents)
 
     def moved(self, entries: Int64Array, extents: Extents) -> None:
-        """READY stays READY, in another file."""
+        """A rewrite has put READY blocks into another file."""
         self._place(entries, extents)
 
     def _place(self, entries: Int64Array, extents: Extents) -> None:
@@ -111,7 +111,7 @@ class SsdRoom:
         for file in dict.fromkeys(files.tolist()):
             ledger = self._files.setdefault(file, _Ledger())
             own = entries[files == file]
-            if ledger.leaving:  # written before the file's discard was planned, answered after
+            if ledger.leaving:  # written before the file's discard was planned; the result came after
                 self.forget(own)
                 continue
             ledger.batches.append(own.astype(np.int32))
@@ -123,22 +123,22 @@ class SsdRoom:
             self._files.setdefault(file, _Ledger())
 
     def known(self, files: Int32Array) -> NDArray[np.bool_]:
-        """Which of these files are still here and staying."""
+        """Which of these files are in the ledger and not being reclaimed."""
         return np.isin(files, [file for file in self._files if file != self._leaving])
 
     def doubt(self, files: Iterable[int]) -> None:
-        """Know files that a sync could not make durable. What is in them is served, and counts as not written yet."""
+        """Mark files that a sync failed to make durable. Their blocks are served, and may be written once more."""
         self._in_doubt.update(file for file in files if file in self._files)
 
     def lasting(self, entries: Int64Array) -> NDArray[np.bool_]:
-        """Which blocks are READY, and not in a file in doubt. Of entry -1 there is none."""
+        """Which blocks are READY and not in a file in doubt; false where the entry is -1."""
         there: NDArray[np.bool_] = (entries >= 0) & (self._directory.ssd.state[entries] == State.READY)
         if self._in_doubt:
             there &= ~np.isin(self._directory.ssd_file[entries], list(self._in_doubt))
         return there
 
     def wanting(self, entries: Int64Array) -> NDArray[np.bool_]:
-        """Which blocks may be written: those that are not there, or may not last and nothing reads just now."""
+        """Which blocks may be written: ABSENT ones, and unpinned READY ones in a file in doubt."""
         ssd = self._directory.ssd
         state = ssd.state[entries]
         wanting: NDArray[np.bool_] = state == State.ABSENT
@@ -151,24 +151,24 @@ class SsdRoom:
         self._directory.ssd.failed(entries)
 
     def pin(self, entries: Int64Array) -> None:
-        """Hold READY blocks, and the files they lie in, for a read or a rewrite."""
+        """Pin READY blocks, and keep their files, for a read or a rewrite."""
         self._directory.ssd.pin(entries)
         for file in self._directory.ssd_file[entries].tolist():
             self._files[file].readers += 1
 
     def unpin(self, entries: Int64Array, files: Int32Array) -> None:
-        """End what `pin` began; `files` are those that the blocks lay in then. The caller releases the entries."""
+        """Undo one `pin`; `files` are those that held the blocks at that time. The caller releases the entries."""
         self._directory.ssd.unpin(entries)
         for file in files.tolist():
             self._files[file].readers -= 1
 
     def end_rewrite(self, entries: Int64Array, files: Int32Array) -> None:
-        """End what `reclaim` and `pin` began for warm blocks, however their rewrite ended."""
+        """The rewrite of warm blocks has ended, well or not: undo the mark of `reclaim` and one `pin`."""
         self._directory.flags[entries] &= ~REWRITING
         self.unpin(entries, files)
 
     def drop_write(self, entries: Int64Array) -> None:
-        """End the write of blocks that are GONE. The caller releases the entries."""
+        """The write of blocks that are GONE has ended. The caller releases the entries."""
         self._directory.ssd.unpin(entries)
 
     def discard(self, entries: Int64Array) -> None:
@@ -177,18 +177,18 @@ class SsdRoom:
         state = directory.ssd.state[entries]
         held = entries[state == State.READY]
         rewriting = directory.flags[held] & REWRITING > 0
-        self.count_read(held[directory.ssd.pins[held] > rewriting])  # a read that has begun is one
+        self.count_read(held[directory.ssd.pins[held] > rewriting])  # a read in flight counts as a read
         unread = np.count_nonzero(directory.flags[held] & READ_BACK == 0)
         self._metrics.add(Metric.SSD_WRITTEN_BLOCKS, int(unread), "wasted")
         directory.ssd.discard(entries[state != State.GONE])
 
     def forget(self, entries: Int64Array) -> None:
-        """Drop READY blocks that are not kept as their file goes. The caller releases the entries."""
+        """Drop READY blocks whose file is reclaimed, and count them as evicted. The caller releases the entries."""
         self._metrics.add(Metric.EVICTED_BLOCKS, len(entries), TierName.SSD)
         self.discard(entries)
 
     def count_read(self, entries: Int64Array) -> None:
-        """Count writes that a read has made worth their while."""
+        """Count writes as useful whose blocks are read for the first time; clear UNREADABLE."""
         flags = self._directory.flags[entries]
         if np.count_nonzero(flags & (READ_BACK | UNREADABLE) == READ_BACK) < len(entries):
             self._metrics.add(Metric.SSD_WRITTEN_BLOCKS, int(np.count_nonzero(flags & READ_BACK == 0)), "useful")
@@ -196,7 +196,7 @@ class SsdRoom:
 
     @property
     def reclaiming(self) -> bool:
-        """Whether a file is on its way out, or should be."""
+        """Whether a file is being reclaimed, or should be."""
         if self._leaving is not None:
             return True
         directory = self._directory
@@ -206,13 +206,13 @@ class SsdRoom:
 
     @property
     def forgetting(self) -> bool:
-        """Whether `reclaim` can go on at once."""
+        """Whether `reclaim` has blocks to look at now."""
         if self._leaving is None:
             return self.reclaiming
         return bool(self._files[self._leaving].batches)
 
     def reclaim(self) -> Int64Array:
-        """Look at a bounded number of the leaving file's blocks: forget the cold ones.
+        """Look at a bounded number of blocks of the file being reclaimed, chosen here if none is; forget the cold ones.
 
         Returns:
             The warm ones, READY and unpinned: the caller has them written again.
@@ -235,7 +235,7 @@ class SsdRoom:
         return self._keep_warm(ledger, live)
 
     def _choose(self) -> int:
-        """The file that goes next, and which of its blocks are kept."""
+        """Choose the file to reclaim next, and set which of its blocks are warm."""
         self._num_chosen += 1
         files = without_new({file: ledger.num_blocks for file, ledger in self._files.items()})
         share = self._rewrite_share
@@ -247,7 +247,7 @@ class SsdRoom:
         return leaving.file
 
     def _keep_warm(self, ledger: _Ledger, live: Int64Array) -> Int64Array:
-        """Forget the cold ones of some blocks; the warm ones are marked and returned, youngest first."""
+        """Forget the cold ones of these blocks; mark the warm ones and return them, youngest first."""
         directory, age = self._directory, ages(self._directory, live)
         youngest = np.argsort(-age, kind="stable")
         wanted = (directory.hits[live] > 0) | (directory.next_use[live] > 0)
@@ -261,7 +261,7 @@ class SsdRoom:
         return warm
 
     def take_empty(self) -> int | None:
-        """The leaving file, once, when nothing of it is known, read or rewritten any more: it may be discarded."""
+        """The file being reclaimed, once all its blocks were looked at and no job reads it; None before and after."""
         if self._leaving is None:
             return None
         ledger = self._files[self._leaving]
@@ -271,7 +271,7 @@ class SsdRoom:
         return self._leaving
 
     def discarded(self, file: int, free_nbytes: int | None) -> None:
-        """The tier has given the file back; or keeps it, for want of room for its deletions, and the oldest helps."""
+        """A discard has ended. If it won no room, the file's tombstones had no room either: take the oldest next."""
         del self._files[file]
         self._stuck = free_nbytes is not None and free_nbytes <= self.free_nbytes
         self._leaving = None
@@ -281,7 +281,7 @@ class SsdRoom:
             self.free_nbytes = free_nbytes
 
     def kept(self, file: int) -> None:
-        """The link had no room for the file's discard; what fills the link will end, and then it is tried again."""
+        """The link refused the file's discard, because it was full; the next write that ends allows another try."""
         self._files[file].leaving = False
         self._leaving = None
         self._refused = True

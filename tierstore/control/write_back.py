@@ -1,8 +1,8 @@
-"""How blocks reach SSD: offered when they are in host memory, admitted, written behind, pinned until then.
+"""How blocks reach SSD: offered once they are in host memory, admitted, written, and pinned until the write ends.
 
-A write-back that finds no room in its budget is dropped and counted; a durable one never asks admission and
-is bounded by the pool alone. What SSD had no room for is parked in host memory while a file is leaving, and what is
-admitted meanwhile behind it. Pure; called by the stories of puts and gets and by the planner.
+A write-back beyond its budget is dropped and counted. A durable put bypasses admission; the pool alone bounds it.
+Blocks that SSD has no room for are parked in host memory while a file is reclaimed, and blocks admitted meanwhile
+are parked behind them. Pure; called by the stories of puts and gets and by the planner.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = ["WriteBack"]
 
 
 class WriteBack:
-    """Decides what is written to SSD, and takes in how it went.
+    """Decides what is written to SSD, and takes in the results.
 
     Attributes:
-        chains: Which block comes before which.
-        parking: What waits for room.
+        chains: The predecessor of each block.
+        parking: Blocks that wait for room on SSD.
     """
 
     def __init__(self, mind: Mind, admission: AdmissionPolicy) -> None:
@@ -49,14 +49,15 @@ class WriteBack:
 
     @property
     def asks_when_leaving(self) -> bool:
-        """Whether blocks are to be offered before they are evicted, too."""
+        """Whether blocks are also offered just before they are evicted."""
         return self._mind.ssd is not None and self._admission.asks_when_leaving
 
     def offer(self, request: Request, positions: Int64Array, plan: Plan, now: float, *, leaving: bool = False) -> None:
-        """Write READY blocks back where SSD does not hold them and wants them; a durable put waits for it.
+        """Write READY blocks back that SSD does not hold and admission wants; a durable put waits for the write.
 
-        Called when a put has filled a block, when a put finds it held, and when a get has used it: what was
-        not admitted at first may be now. Also when blocks are `leaving`, where the admission policy asks for it.
+        Called when a put has filled a block, when a put finds it held, and when a get has used it: a block not
+        admitted at first may be admitted now. Also for blocks about to be evicted (`leaving`), if the admission
+        policy asks for them.
         """
         mind, durable = self._mind, request.durable and not request.done
         if mind.ssd is None or not len(positions):
@@ -85,9 +86,9 @@ class WriteBack:
             request.awaiting += len(wanted)
 
     def _admit(self, request: Request, wanted: Int64Array, now: float, *, leaving: bool) -> Int64Array:
-        """Those that the policy admits, that have their head on SSD or before them, and that the bounds allow."""
+        """The blocks that the policy admits, whose predecessors are written too, and that fit queue and budget."""
         mind, block_nbytes = self._mind, request.life.block_nbytes
-        if self.parking:  # what was admitted then is counted
+        if self.parking:  # parked blocks were admitted, and count, already
             wanted = wanted[mind.directory.flags[request.entries[wanted]] & PARKED == 0]
         if not len(wanted):
             return wanted
@@ -103,24 +104,24 @@ class WriteBack:
         room = (mind.limits.write_inflight_nbytes_max - mind.write_inflight_nbytes) // block_nbytes
         fits = max(0, min(len(admitted), room))
         self._drop("write_queue_full", request.entries[admitted[fits:]])
-        if self.parking:  # among which its head may be: it is looked for, and paid for, when they are written
+        if self.parking:  # a predecessor may be parked: that is checked, and the budget paid, when they are written
             return admitted[:fits]
         return self._paid(request, admitted[:fits], now)
 
     def _paid(self, request: Request, positions: Int64Array, now: float) -> Int64Array:
-        """Those that the day's budget pays for; they are to be written now."""
+        """The blocks that the write budget pays for; they must be written now."""
         paid = self._budget.take(len(positions), request.life.block_nbytes, now)
         self._drop("write_budget", request.entries[positions[paid:]])
         return positions[:paid]
 
     def _rooted(self, request: Request, positions: Int64Array) -> Int64Array:
-        """Those that have their head on SSD or before them."""
+        """The blocks whose predecessor is on SSD, on its way there, or among these before them; or that have none."""
         rooted = self.chains.rooted(request.entries[positions])
         self._drop("head_missing", request.entries[positions[~rooted]])
         return positions[rooted]
 
     def _drop(self, reason: str, entries: Int64Array) -> None:
-        """Count blocks that SSD does not get; once in host memory, where each step looks at them again."""
+        """Count blocks that are not written; once for each stay in host memory, if they are offered repeatedly."""
         if not len(entries):
             return
         if self.asks_when_leaving:
@@ -130,7 +131,7 @@ class WriteBack:
         self._mind.not_stored(reason, len(entries))
 
     def written(self, record: JobRecord, job: CopyJob, result: CopyResult, plan: Plan, now: float) -> None:
-        """A write to SSD has ended: its blocks are readable there, and free to leave the host pool."""
+        """A write to SSD has ended: its blocks are READY there, and unpinned in the host pool."""
         mind, entries, outcomes = self._mind, job.entries, result.outcomes
         outcomes = record.outcomes = np.where(outcomes == Outcome.CANCELLED.value, np.uint8(Outcome.REJECTED), outcomes)
         request, ssd = record.request, mind.ssd
@@ -148,7 +149,7 @@ class WriteBack:
             record.retry = ssd.reclaiming
         count_written(mind, result, "first")
         mind.write_inflight_nbytes -= len(entries) * request.life.block_nbytes
-        mind.wake(record, plan, now)  # durable puts park what is theirs, and the rest may be behind it
+        mind.wake(record, plan, now)  # durable puts park their refused blocks first; the others are parked below
         refused = (outcomes == Outcome.REJECTED) & ~gone
         if np.count_nonzero(refused):
             self._refused(record, entries, refused)
@@ -156,7 +157,7 @@ class WriteBack:
         mind.directory.release(entries)
 
     def _refused(self, record: JobRecord, entries: Int64Array, refused: NDArray[np.bool_]) -> None:
-        """A write found no room for some of its blocks: park those that no durable put waits for."""
+        """A write found no room for some of its blocks: park those that no durable put has parked."""
         if not record.retry or not self._mind.health.writes_on:
             self._mind.not_stored("write_refused", int(np.count_nonzero(refused)))
             return
@@ -168,7 +169,7 @@ class WriteBack:
             self.parking.park_refused(record, record.request, record.positions[refused], durable=False)
 
     def unpark(self, plan: Plan, now: float) -> list[Request]:
-        """Write what has waited for long enough; returns the durable puts that go on."""
+        """Write parked batches that are due; returns the durable puts that go on."""
         mind = self._mind
         resumed: list[Request] = []
         for batch in self.parking.take():
@@ -187,7 +188,7 @@ class WriteBack:
         return resumed
 
     def _write_parked(self, request: Request, positions: Int64Array, plan: Plan, now: float, *, paid: bool) -> None:
-        """Write blocks that were admitted when they were parked, where SSD still does not hold them."""
+        """Write blocks, admitted when they were parked, that SSD still does not hold."""
         mind = self._mind
         assert mind.ssd is not None
         wanted = positions[mind.ssd.wanting(request.entries[positions])]
