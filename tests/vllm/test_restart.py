@@ -42,6 +42,24 @@ def test_another_process_finds_every_block(kept: tuple[Path, list[Answer]], nurs
         assert engine.hits() == (0, 7 * 192)
 
 
+def test_what_was_saved_after_an_update_of_the_weights_in_place_is_nothing_to_a_later_start(
+    nursery: Nursery, models: Path, tmp_path: Path
+) -> None:
+    """The connector is told of a reset alone, and the digest is still of the files that a later start reads."""
+    folder = tmp_path / "kv"
+    with running(nursery, model=str(models / "tiny"), connector=connector(folder), **OPTIONS) as engine:
+        engine.generate(PROMPTS[:1])
+        engine.reset(connector=True)
+        engine.generate(PROMPTS)
+        engine.reset()
+        engine.hits()
+        engine.generate(PROMPTS)
+        assert engine.hits() == (0, 7 * 192), "this engine has the same weights still"
+    with running(nursery, model=str(models / "tiny"), connector=connector(folder), **OPTIONS) as engine:
+        engine.generate(PROMPTS)
+        assert engine.hits() == (0, 0)
+
+
 def test_blocks_come_from_ssd_through_a_tiny_pool(
     kept: tuple[Path, list[Answer]], nursery: Nursery, models: Path, tmp_path: Path
 ) -> None:

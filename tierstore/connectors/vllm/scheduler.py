@@ -8,6 +8,7 @@ store refuses or loses costs hits, and never a request.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["SchedulerHalf"]
 
 _DRAIN_SECONDS = 30.0
+_SALT_NBYTES = 32
 
 _logger = logging.getLogger("vllm.tierstore.scheduler")
 
@@ -70,6 +72,7 @@ class SchedulerHalf:
         self._loads: list[LoadJob] = []
         self._counts = StepCounts()
         self._adapters = Adapters()
+        self._salt = b""  # of the keys; see `clear`
         self._stopwatch = Stopwatch(vllm_config.max_concurrent_batches)
         workers = vllm_config.parallel_config.world_size
         self._saves = Saves(options, groups, num_workers=workers, saved=self._offered)
@@ -259,7 +262,12 @@ class SchedulerHalf:
         return self._saves.pending
 
     def clear(self) -> bool:
-        """Forget every block of the namespace. Blocks."""
+        """Forget every block of the namespaces. Blocks.
+
+        A reset may follow an update of the weights in place, which is in no digest. So the keys of blocks saved from
+        now on have a salt that no other engine and no later start of this one knows.
+        """
+        self._salt = secrets.token_bytes(_SALT_NBYTES)
         try:
             for kept in self._kept:
                 kept.handle.clear()
@@ -280,11 +288,9 @@ class SchedulerHalf:
 
     def _keys(self, state: Waiting) -> Sequence[bytes]:
         """Keys of every block of the store whose tokens are all known; none while its adapter is not."""
-        lora, k = state.request.lora_request, self._engine_blocks
-        if lora is None:
-            return state.keys(k, None)
-        adapter = self._adapters.digest(lora.lora_path)
-        return [] if adapter is None else state.keys(k, adapter)
+        lora = state.request.lora_request
+        adapter = b"" if lora is None else self._adapters.digest(lora.lora_path)
+        return [] if adapter is None else state.keys(self._engine_blocks, self._salt + adapter)
 
     def _tell(self, message: Callable[[Kept], object]) -> None:
         if self._advisor is not None:

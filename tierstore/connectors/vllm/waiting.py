@@ -37,7 +37,8 @@ class Waiting:
     failed: bool = False
     prefetches: list[Transfer] | None = None
     in_host: int | None = None
-    _adapted: dict[bytes, bytes] = field(default_factory=dict)
+    _salt: bytes | None = None
+    _salted: dict[bytes, bytes] = field(default_factory=dict)
 
     def from_host(self, num_tokens: int, store_tokens: int) -> int:
         """How many of a load's tokens lay in host memory when it was asked about first."""
@@ -61,19 +62,25 @@ class Waiting:
         for prefetch in prefetches or ():
             prefetch.cancel()
 
-    def keys(self, blocks_per_store_block: int, adapter: bytes | None) -> Sequence[bytes]:
+    def keys(self, blocks_per_store_block: int, salt: bytes) -> Sequence[bytes]:
         """Keys of every block of the store whose tokens are all known, in order.
+
+        Empty once the salt has changed: the weights were replaced under the request, and its KV may be of both.
 
         Args:
             blocks_per_store_block: Of the engine's.
-            adapter: Digest of the request's adapter; None where it has none.
+            salt: Names the weights beyond what the namespace does; empty where nothing else shaped the KV.
         """
+        if self._salt is None:
+            self._salt = salt
+        if salt != self._salt:
+            return []
         hashes: Sequence[bytes] = self.request.block_hashes
         if blocks_per_store_block > 1:
             hashes = hashes[blocks_per_store_block - 1 :: blocks_per_store_block]
-        if adapter is None:
+        if not salt:
             return hashes
-        adapted = self._adapted
-        for block_hash in hashes[len(adapted) :]:
-            adapted[block_hash] = hashlib.sha256(adapter + block_hash).digest()
-        return [adapted[block_hash] for block_hash in hashes]
+        salted = self._salted
+        for block_hash in hashes[len(salted) :]:
+            salted[block_hash] = hashlib.sha256(salt + block_hash).digest()
+        return [salted[block_hash] for block_hash in hashes]
