@@ -42,13 +42,13 @@ class Stream(Protocol):
 
     @property
     def failure(self) -> BaseException | None:
-        """What has ended the stream's work, or None. From then on nothing moves, though calls are still run."""
+        """The failure that ended the stream's work, or None. After a failure nothing is copied, but calls still run."""
 
     def record(self) -> Event:
         """Mark this point of the stream."""
 
     def wait(self, event: Event) -> None:
-        """Hold what is enqueued from now on until `event` is done. Does not block the caller."""
+        """Make later work on the stream wait until `event` is done. Does not block the caller."""
 
     def call(self, task: Callable[[], None]) -> None:
         """Run `task` on the stream's thread once everything enqueued before has ended."""
@@ -65,32 +65,32 @@ class DeviceMemory(Protocol):
         """Host memory that the device copies from and to by itself; 0 for a CPU, and where pinning was refused."""
 
     def pin(self, buffer: UInt8Array) -> Callable[[], None]:
-        """Make host memory fast for this device; returns what undoes it. A no-op on the CPU."""
+        """Pin host memory for this device; returns a function that undoes it. The CPU needs no pinning."""
 
     def allocate(self, nbytes: int) -> tuple[UInt8Array, Callable[[], None]]:
-        """Memory of the device for a pool of the store's own, and what gives it back once no copy touches it. Blocks.
+        """Allocate device memory for a pool; returns it and a function that frees it once no copy touches it. Blocks.
 
-        Where the device is no CPU its bytes are out of the CPU's reach: they are for `load` and `store` alone, which
-        take them as they take a host pool.
+        Unless the device is a CPU, the CPU cannot access these bytes: only `load` and `store` may, which take them
+        like a host pool.
 
         Raises:
             DeviceMemoryError: There is no such memory left.
         """
 
     def adopt(self, pool: UInt8Array) -> Callable[[], None]:
-        """Take memory of the device that somebody lends as a pool, as if `allocate` had given it.
+        """Take device memory that the engine lends as a pool, as if `allocate` had returned it.
 
         Args:
-            pool: uint8[pool_nbytes], as `tierstore.device.binding.bind_lent` gives it.
+            pool: uint8[pool_nbytes], as `tierstore.device.binding.bind_lent` returns it.
 
         Returns:
-            What lets go of it again, once no copy touches it.
+            A function that releases it, to be called once no copy touches it.
         """
 
     def checksums(self, pool: UInt8Array, slots: Int32Array, nbytes: int) -> UInt32Array:
-        """CRC32C of blocks in memory that `allocate` gave, where they lie: for what no copy of the store brought there.
+        """CRC32C of blocks in memory from `allocate`, computed in place: for blocks that direct reads brought there.
 
-        Blocks until it is known; from any thread.
+        Blocks until the result is there; from any thread.
 
         Args:
             pool: uint8[pool_nbytes], as given.
@@ -118,10 +118,10 @@ class Device(DeviceMemory, Protocol):
     memory: str
 
     def as_event(self, given: object) -> object | None:
-        """What a caller gave copies to wait for, as an event; whatever else it is, unchanged.
+        """Convert what a caller passed as `after` to an event of the store; other values are returned unchanged.
 
-        An event of the framework whose tensors are copied becomes one of the store. None becomes the point that the
-        calling thread's work on the device has come to; on a CPU, where work is done when it returns, it stays None.
+        An event of the tensors' framework becomes an event of the store. None becomes the point that the calling
+        thread's work on the device has reached; on a CPU, where calls return when done, it stays None.
 
         Raises:
             DeviceError: The event is of another device, or was never recorded.
@@ -147,11 +147,11 @@ class Device(DeviceMemory, Protocol):
             host: uint8[pool_nbytes], the pool: of host memory, or one that `allocate` gave.
             slots: int32[n]; offset of each block in the pool, in 4 KiB pages.
             kv: The destination.
-            block_ids: int64[num_id_rows, n]; blocks of the cache. Not looked at again after the call.
+            block_ids: int64[num_id_rows, n]; blocks of the cache. Not read after the call returns.
             stream: Where to enqueue.
             groups: Page groups to copy, in this order; None for all.
-            after: ``after[i]`` is done before the first byte of the i-th of these groups moves. One event therefore
-                holds the whole copy, and one a group lets each follow the work that is done with its pages.
+            after: ``after[i]`` is done before the first byte of the i-th of these groups moves. So one event delays
+                the whole copy, and one event a group lets each group follow the work on its own pages.
 
         Returns:
             One event a group of `groups`, recorded after that group's rows of all blocks: an engine may start with

@@ -56,8 +56,8 @@ class Choices:
     def choose(self, *, store: bool, row_nbytes: int) -> str:
         """The engine for one direction and size of rows, of registered memory.
 
-        Unmeasured, long rows go in batches and short ones by kernel: below some 16 KiB a call a row costs more than
-        the row does.
+        Without a measurement, long rows go in batches and short ones by kernel: below some 16 KiB, one call for each
+        row costs more than the row's copy.
         """
         size = ROWS_NBYTES[min(bisect_left(ROWS_NBYTES, row_nbytes), len(ROWS_NBYTES) - 1)]
         names = engine_names(self.facts)
@@ -125,7 +125,7 @@ class _Scratch:
         self.engines = [engine for name, engine in taken.items() if engine.name == name]
 
     def copy(self, row_nbytes: int, *, store: bool) -> SpanCopy:
-        """All blocks of a cache with one tensor a layer, in an order of no use to whoever would join neighbours."""
+        """All blocks of a cache with one tensor a layer, in an order in which no neighbours can be joined."""
         num_blocks = min(_CACHE_NBYTES // (_SEGMENTS * row_nbytes), _BLOCKS_MAX)
         rows = [
             (self._cache + layer * num_blocks * row_nbytes, row_nbytes, 1, row_nbytes, row_nbytes, layer * row_nbytes)

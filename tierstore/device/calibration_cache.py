@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 
 def calibrated(runtime: CudaRuntime, folder: Path = CACHE_FOLDER) -> Choices:
-    """What was found on such a GPU within the last month, or else is found now, and kept. Blocks as `calibrate` does.
+    """The result for such a GPU from the last month, or else a new one, which is kept. Blocks as `calibrate` does.
 
     Raises:
         DeviceError: The GPU refused a copy.
@@ -64,7 +64,7 @@ def _read(path: Path, facts: GpuFacts) -> Choices | None:
 
 
 def _keep(path: Path, choices: Choices) -> None:
-    """Write a file in one piece; not where something could not be measured, as for want of memory."""
+    """Write the file atomically; not if something could not be measured, as for lack of memory."""
     if set(choices.rates) != _measured(choices.facts):
         return
     rates = [[*key, rate] for key, rate in choices.rates.items()]

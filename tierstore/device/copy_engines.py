@@ -169,9 +169,9 @@ class StagedEngine:
         self._turn = itertools.cycle((0, 1))
 
     def copy(self, copy: SpanCopy, stream: int) -> None:
-        """In rounds of as many blocks as half of the staging memory takes, larger ones part by part.
+        """Copy in rounds of as many blocks as one half of the staging memory takes, larger blocks in parts.
 
-        What nothing is to be gathered for goes without: a block that is one row, or has rows too long to be staged.
+        Copies that gain nothing by gathering are not staged: blocks of one row, or with rows too long to be staged.
         """
         if copy.quantized is None and _gathers_nothing(copy, self._half_nbytes):
             self._pieces.copy(copy, stream)
@@ -187,7 +187,7 @@ class StagedEngine:
             self._runtime.hold(stream, self._runtime.record(self._side))
 
     def _round(self, half: int, in_staging: SpanCopy, across: Pieces, stream: int) -> None:
-        """Fill one half and empty it, by the kernel's stream and the copy units' in the order of the direction."""
+        """Fill one half and empty it: by kernel, then copy units in a store; the other way round in a load."""
         gather_or_scatter = partial(self._kernel.copy, in_staging, stream)
         move_whole = partial(self._pieces.move, in_staging, across, self._side)
         steps = [(stream, gather_or_scatter), (self._side, move_whole)]
@@ -229,8 +229,8 @@ class EngineShelf:
     def take(self, name: str) -> CopyEngine:
         """An engine of `engine_names`, or `QUANTIZE`.
 
-        One that copies by kernel where the GPU has no memory left to stage in; for what is to be quantized there is no
-        other, and DeviceMemoryError says so.
+        If the GPU has no memory left for staging, this is the kernel engine, or the piece engine if kernels cannot
+        reach host memory. Quantizing has no substitute, and raises DeviceMemoryError.
         """
         engine = self._made.get(name)
         if engine is None:
@@ -264,7 +264,7 @@ class EngineShelf:
 
 
 def engine_names(facts: GpuFacts) -> list[str]:
-    """Every engine that a GPU has, those first that take the least from other work on it."""
+    """Every engine that a GPU has, first those that disturb other work on it least."""
     batch = [BatchEngine.name] if facts.has_batches and facts.reaches_host else []
     kernels = [f"kernel-{quota}" for quota in QUOTAS] if facts.reaches_host else []
     return [*batch, StagedEngine.name, *kernels, PieceEngine.name]

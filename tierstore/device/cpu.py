@@ -66,7 +66,7 @@ class CpuEvent:
         return self._done
 
     def reach(self) -> None:
-        """Called once, by the stream that got here: wakes who waits."""
+        """Called once, when the stream reaches the event: wakes the waiters."""
         self._done = True
         for sleeper in self._sleepers:
             sleeper.release()
@@ -104,9 +104,9 @@ class CpuStream:
             self.call(hold)
 
     def hold(self, event: Event) -> bool:
-        """Wait for an event on the stream's own thread. False where nothing may move any more: see `failure`.
+        """Wait for an event on the stream's own thread. False if nothing may be copied any more: see `failure`.
 
-        Of a stream that is being closed an event that does not come holds no one for long: its engine may have gone.
+        A stream that is being closed does not wait long for an event, because the engine may have gone.
         """
         while self.failure is None and not event.wait(_LOOK_SECONDS):
             if time.monotonic() >= self._until:
@@ -121,7 +121,7 @@ class CpuStream:
             raise DeviceError(f"stream {self._worker.name} holds {STREAM_CAPACITY} calls; wait for some to end")
 
     def close(self) -> None:
-        """Finish what is enqueued, but for what waits for events that do not come, and end the stream. Blocks."""
+        """Finish what is enqueued, except work whose events do not come, and end the stream. Blocks."""
         self._until = time.monotonic() + _PATIENCE_SECONDS
         self._worker.close()
 
@@ -136,7 +136,7 @@ class CallersStream:
         return event.wait()
 
     def call(self, task: Callable[[], None]) -> None:
-        """Run `task`, and let out what it raises."""
+        """Run `task` at once; what it raises is raised here."""
         task()
 
 
@@ -177,7 +177,7 @@ class CpuDevice:
             ) from error
 
     def adopt(self, pool: UInt8Array) -> Callable[[], None]:
-        """Memory is memory."""
+        """Nothing to do: lent memory is ordinary memory."""
         return _do_nothing
 
     def checksums(self, pool: UInt8Array, slots: Int32Array, nbytes: int) -> UInt32Array:

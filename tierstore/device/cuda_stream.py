@@ -47,10 +47,10 @@ class CudaEvent(CpuEvent):
         self._mark: Mark | None = None
 
     def recorded_mark(self) -> Mark:
-        """The driver's own event. Blocks until the stream's thread has come to record it, not until it is reached.
+        """The driver's own event. Blocks until the stream's thread has recorded it, not until it is reached.
 
         Raises:
-            DeviceError: The stream failed before it came there.
+            DeviceError: The stream failed before it could record the event.
         """
         self._recorded.wait()
         if self._mark is None:
@@ -87,7 +87,7 @@ class AdoptedEvent:
         return bool(self._event.query())
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until done: CUDA knows no end to its waiting, so a `timeout` above 0 does not shorten it."""
+        """Block until done. CUDA's wait has no timeout, so a `timeout` above 0 does not shorten it."""
         if timeout is None or timeout > 0:
             self._event.synchronize()
         return self.done()
@@ -121,7 +121,7 @@ class CudaStream:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the stream's work, or None. From then on nothing is copied, and what is reported has not moved."""
+        """The failure that ended the stream's work, or None. After it, copies are reported but have not moved."""
         return self._failure or self._worker.failure
 
     def record(self) -> CudaEvent:
@@ -131,9 +131,9 @@ class CudaStream:
         return event
 
     def wait(self, event: Event) -> None:
-        """Hold what is enqueued from now on until `event` is done. Does not block the caller.
+        """Make later work on the stream wait until `event` is done. Does not block the caller.
 
-        An event of a GPU is waited for by the GPU, so that what comes after is enqueued ahead of time.
+        The GPU itself waits for a GPU event, so that later work is enqueued ahead of time.
         """
         if not event.done():
             self.submit(partial(self.hold, event))
@@ -143,7 +143,7 @@ class CudaStream:
         self.submit(partial(self._mark_end, task))
 
     def submit(self, task: Task, failed: Failed | None = None) -> None:
-        """Run `task` on the stream's thread in order, to enqueue something; `failed` is told what it let escape."""
+        """Run `task`, which enqueues, on the stream's thread in order; `failed` gets an exception that escapes it."""
         self._submit(task, _ENQUEUE, failed)
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class CudaStream:
         self._worker.close()
 
     def attempt(self, task: Task) -> None:
-        """Do what enqueues, unless something before has failed: what follows a lost copy must not run."""
+        """Run a task that enqueues, unless an earlier one has failed: work behind a lost copy must not run."""
         if self.failure is None:
             try:
                 task()
@@ -184,7 +184,7 @@ class CudaStream:
         self._worker.submit(self._finish_one, _FINISH)  # refused by a stream that closes: then `_give_back` does it
 
     def _finish_one(self) -> None:
-        """Wait for the oldest point that somebody wants to hear of, and tell them; they are told of failures too."""
+        """Wait for the oldest event with waiters and tell them; they are told of failures too."""
         if not self._ending:
             return
         mark, task, _keep = self._ending.popleft()
@@ -207,7 +207,7 @@ class CudaStream:
             event.wait()
 
     def _fail(self, error: DeviceError) -> None:
-        """Keep the first failure, and wait for what was enqueued before it: nobody is told before it has ended."""
+        """Keep the first failure, and wait for the work enqueued before it, so that no waiter is told too early."""
         if self._failure is None:
             self._failure = error
             _logger.error("stream %s: %s; nothing more is copied on it", self._worker.name, error)

@@ -61,8 +61,8 @@ class PagedKV:
         """Bind a cache as it lies. Does not block; reads shapes, strides and addresses alone.
 
         Args:
-            layout: What a block holds. Its order of tokens and heads is that of the bytes in host memory and on SSD;
-                a cache in the other order binds too, in shorter rows.
+            layout: The layout of a block. Its order of tokens and heads is the order of bytes in host memory and on
+                SSD; a cache in the other order can be bound too, but in shorter rows.
             tensors: The cache: every plane of every page of the layout in exactly one of them.
             pages_per_group: Pages of the layout that share an event: 1 lets an engine start with its first layer
                 while the second still moves; None makes all of them one group, which costs least.
@@ -107,7 +107,7 @@ class PagedKV:
         return self.block_nbytes if self.quantized is None else self.quantized.nbytes
 
     def stored(self, quantized: QuantizedBlock | None) -> PagedKV:
-        """The same cache, whose blocks the store keeps so: quantized, or for None byte for byte. Made once, then kept.
+        """The same cache for blocks stored as `quantized` says, or, if None, byte for byte. Made once, then kept.
 
         Raises:
             LayoutError: A row of the cache is not whole groups of elements that share a scale.
@@ -211,7 +211,7 @@ def _one_memory(views: Sequence[TensorView]) -> str:
 
 
 def _check_apart(bound: PagedKV) -> None:
-    """Refuse a cache of which one row of block ids names the same byte twice: tensors bound for two pages."""
+    """Refuse a cache in which one row of block ids names a byte twice, such as a tensor bound for two pages."""
     for id_row in range(len(bound.num_blocks)):
         spans = [span for group in bound.groups for span in group if span.id_row == id_row]
         table = np.concatenate([bound.segments[span.first : span.end] for span in spans], dtype=SEGMENT)
