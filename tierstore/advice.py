@@ -1,4 +1,4 @@
-"""What is known and binds nobody: what is worth loading, how blocks were used. Plain data, like `tierstore.types`."""
+"""Advisory data: which blocks are worth loading, and how blocks were used. Plain data, like `tierstore.types`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Place(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadAdvice:
-    """What of a prompt is worth loading, and what that is worth.
+    """Which part of a prompt is worth loading, with the predicted times.
 
     Attributes:
         leading: Blocks from the first that could be loaded without a hole.
         first: Load from this block: behind what the engine has computed, or where the best tail begins.
-        stop: Load up to this block, and recompute what follows; `first` where loading nothing is fastest.
+        stop: Load up to this block, and recompute what follows; equals `first` if loading nothing is fastest.
         load_seconds: Until blocks [first, stop) are in the caller's pages, as the links are now.
         recompute_seconds: What computing them would take instead; None where nobody has said what computing costs.
         in_host: Up to this block, of [first, stop), all lie in host memory now: a get of them waits for no disk.

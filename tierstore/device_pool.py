@@ -1,6 +1,6 @@
-"""The device pool of a store: its memory, taken or lent, how it is cut, and what reads from SSD straight into it.
+"""Builds the device pool of a store: its memory (allocated or lent), its slabs, and direct reads from SSD into it.
 
-Called while a store's floors are built; see docs/gpu.md.
+Called by `tierstore.assembly` while a store is built; see docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def take_memory(config: StoreConfig, device: Device, lent: object, stack: ExitSt
 
 
 def cut_pool(config: StoreConfig, pools: Mapping[TierName, UInt8Array]) -> DevicePool | None:
-    """How the mind sees the pool: cut as the host's is where nothing is set. Raises ConfigError."""
+    """The pool as the planner sees it, cut like the host pool by default. Raises ConfigError."""
     if TierName.DEVICE_POOL not in pools:
         return None
     admission = cast("Callable[[], AdmissionPolicy]", registry.load("admissions", config.device.pool_admission))()

@@ -1,6 +1,6 @@
-"""The words for how a tier is: how far it takes part, since when, why; and what its medium refused.
+"""The health of a tier: whether it is in service, since when and why; and the faults of its medium.
 
-Plain data that crosses floors: tiers report faults, the mind draws conclusions, doors show them.
+Plain data that all layers share: tiers report faults, the planner draws conclusions, interfaces show them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Service(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TierHealth:
-    """How a tier is now.
+    """The present health of a tier.
 
     Attributes:
         service: How far it takes part.

@@ -1,7 +1,7 @@
-"""Identity: everything that shaped a block's bytes, and the hashes that name blocks within it.
+"""Identity: the namespace, which is everything that shaped a block's bytes, and the hashes of blocks within it.
 
-A block's identity is (namespace fingerprint, block hash), both 32 bytes. Whoever differs in any field
-of the namespace shares nothing; a field that is not known is an explicit None, which matches only None.
+A block's identity is (namespace fingerprint, block hash), both 32 bytes. Namespaces that differ in any field
+share no blocks. An unknown field is an explicit None, which matches only None.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Namespace:
         tp_size: Tensor-parallel ranks.
         pp_size: Pipeline-parallel ranks.
         shard: (index, count) of this shard; (0, 1) for what every rank holds alike, such as MLA.
-        tenant: Whose blocks they are.
+        tenant: The owner of the blocks.
         stored_as: How the store keeps the KV where it may lose precision: ``"fp8_e4m3"`` or ``"int8"``, a byte an
             element with a scale for each token and head. None keeps every byte.
 

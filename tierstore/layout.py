@@ -1,4 +1,4 @@
-"""What shapes the bytes of a block: pages, heads, dtype, tokens, memory order.
+"""KV layouts: the shape of a block's bytes, by pages, heads, dtype, tokens and memory order.
 
 A block is the KV of `block_tokens` tokens over all pages of one layout, pages one after another in
 the layout's order. A page is one tensor's share: one layer, or one state tensor of a hybrid model.

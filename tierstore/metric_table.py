@@ -1,4 +1,4 @@
-"""Every number that the store tells about itself: one table of names, kinds, meanings and labels.
+"""Every metric of the store: one table of names, kinds, meanings and labels.
 
 Read through `tierstore.metrics`, which holds the values. Every label's values are declared here, so the series are
 known from the start, none appears or vanishes, and nothing a client sends can make one.

@@ -1,7 +1,7 @@
-"""The values of what a store tells about itself; `tierstore.metric_table` says what there is.
+"""The values of a store's metrics; `tierstore.metric_table` declares the metrics.
 
-The planner and the engine count under the engine's lock; doors read copies. Plain numbers: no threads, no clock, no
-logging.
+The planner and the engine count under the engine's lock; all others read copies. Plain numbers: no threads, no clock,
+no logging.
 """
 
 from __future__ import annotations

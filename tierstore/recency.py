@@ -1,7 +1,7 @@
-"""Keeps how blocks were used from one run to the next: reads it at start, writes it every minute and at the end.
+"""Keeps the usage of blocks across restarts: reads it at start, writes it every minute and at the end.
 
-Made by `tierstore.assembly` where there is an SSD tier. Advice only: what cannot be written or read costs
-ages, never blocks, and is said in the log.
+Made by `tierstore.assembly` if the store owns an SSD folder. Advice only: a failed read or write loses ages, never
+blocks, and is logged.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Runs what an exception from a signal handler must not tear apart.
+"""Protects changes of the store's state from exceptions that signal handlers raise.
 
-Python runs signal handlers on the main thread alone, between any two steps of whatever it is doing there. What a
-handler raises (KeyboardInterrupt, or SystemExit on SIGTERM) would split a change of the store's state in the
-middle. So whatever changes it is run on another thread, and the main thread waits: an exception ends the waiting
-and never the work. Called by the store and the engine; on any other thread it costs nothing.
+Python runs signal handlers only on the main thread, between any two steps of its work. An exception from a handler
+(KeyboardInterrupt, or SystemExit on SIGTERM) could leave a change of the store's state half done. So calls of the main
+thread run on another thread while the main thread waits: the exception ends the wait, never the work. Called by the
+store and the engine; calls of other threads cost nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Shielded(Protocol):
 
 
 def unshielded(task: Callable[[], T], /) -> T:
-    """Call it here; for whoever has no signals to fear, such as simulations."""
+    """Call the task directly; for code without signal handlers, such as simulations."""
     return task()
 
 
@@ -49,7 +49,7 @@ class Shield:
         self._owner_pid = os.getpid()
 
     def __call__(self, task: Callable[[], T], /) -> T:
-        """Call a task where nothing interrupts it, and wait for it. After `close` it is called here.
+        """Call a task where no signal interrupts it, and wait for it. After `close` the calling thread runs it.
 
         Raises:
             ForkError: In a fork of the process that made this.

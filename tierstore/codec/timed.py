@@ -1,6 +1,6 @@
-"""A codec that knows how long it has worked, so that a store can tell whether codec or disk sets its pace.
+"""Wraps a codec and counts its seconds, so that metrics show whether codec or disk limits the speed.
 
-Put around its codecs by the SSD tier, which is asked for the seconds when metrics are read. From any thread.
+The SSD tier wraps its codecs, and returns the seconds when metrics are read. From any thread.
 """
 
 from __future__ import annotations
