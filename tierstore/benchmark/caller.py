@@ -83,10 +83,10 @@ class Caller:
         self._finish("prefetch", call, [self._handle.prefetch(self._hashes)])
 
     def make_room(self) -> list[UInt8Array]:
-        """Free the pool of its coldest blocks for one call, whatever their age: a prefetch evicts only old ones.
+        """Evict the coldest blocks to make room for one call, whatever their age; a prefetch evicts only old ones.
 
         Returns:
-            The slots that are free now and that the next blocks will fill; see `slots`.
+            The slots that are free now, which the next blocks will fill; see `slots`.
         """
         self._hashes = self._payload.hashes(self._keys(_ROOM_CALL))
         self.put(_ROOM_CALL)
@@ -96,7 +96,7 @@ class Caller:
         return slots
 
     def slots(self) -> list[UInt8Array]:
-        """Where the pool holds the blocks made ready, all of which it must hold, in their order.
+        """The pool slots of the blocks made ready, in their order; the pool must hold all of them.
 
         Returns:
             uint8[n, slot_nbytes] for every n slots that lie side by side.

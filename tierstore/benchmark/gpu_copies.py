@@ -113,9 +113,9 @@ class GpuCopies:
         self._finish(0)
 
     def prepare(self, *, store: bool) -> None:
-        """Fill the source with its blocks and the destination with what belongs to none. Blocks.
+        """Fill the source with its blocks, and the destination with bytes of no block. Blocks.
 
-        What is loaded is the inverse of what is stored, lest a copy that never came should find its bytes in place.
+        Loads and stores use inverse bytes, so that a copy that never ran cannot find its bytes already in place.
         """
         if store:
             self._write_cache(self._tensors)

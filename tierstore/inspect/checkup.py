@@ -54,9 +54,9 @@ def check_folder(
 
     Args:
         folder: The folder.
-        zarr: Asked for blocks of sealed files too; None: nobody is.
-        share: Of how many.
-        advance: Told how many more bytes are done with.
+        zarr: Reads blocks of sealed files as a second opinion; None for none.
+        share: Which share of the blocks it reads.
+        advance: Told how many more bytes are done.
     """
     checkup = Checkup(findings=metadata_findings(folder), skipped=folder.skipped)
     doubtful: list[tuple[FolderArray, FolderFile, set[tuple[Fault, int]]]] = []
@@ -108,7 +108,7 @@ def _opinion(array: FolderArray, zarr: ZarrReader | None, share: ZarrShare) -> S
 def _check_file(
     folder: StoreFolder, array: FolderArray, file: FolderFile, opinion: SecondOpinion | None, advance: Advance
 ) -> FileReport | None:
-    """Verify one file; None where it has gone. One that cannot be read is a finding."""
+    """Verify one file; None if it is gone. A file that cannot be read is a finding."""
     done_nbytes = 0
 
     def step(nbytes: int) -> None:

@@ -102,7 +102,7 @@ class FileReport:
 
     @classmethod
     def unreadable(cls, array: FolderArray, file: FolderFile, detail: str) -> FileReport:
-        """Of a file that the disk does not give."""
+        """The report on a file that cannot be read."""
         keys = Keys(np.empty(0, KEY), np.empty(0, np.uint32), file.name.file_uuid)
         finding = Finding(file.name.path, Fault.UNREADABLE, detail=detail)
         return cls(array, file, keys, np.zeros(0, np.bool_), sealed=False, num_blocks=0, findings=[finding])

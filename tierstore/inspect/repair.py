@@ -65,19 +65,19 @@ class FileMend:
 
     @property
     def removes(self) -> bool:
-        """Whether nothing in it is worth keeping, and no start would give it back."""
+        """Whether nothing in the file is worth keeping, and no start would remove it."""
         return not len(self.report.keys) and (self._is_sealed or self.report.found(Fault.LENGTH))
 
     @property
     def seals(self) -> bool:
-        """Whether it gets a new footer: a sealed file that is not as it was, or an open one that cannot go on."""
+        """Whether the file gets a new footer: a sealed file that changes, or an open file that cannot be continued."""
         if not self._is_sealed:
             return self.report.found(Fault.LENGTH)
         return self.report.found(*_DROPPED, Fault.FOOTER, Fault.INDEX)
 
     @property
     def path_after(self) -> str:
-        """What the file is called then."""
+        """The path of the file after the repair."""
         name, geometry = self.report.file.name, self.report.array.geometry
         if not self.seals or self._is_sealed:
             return name.path

@@ -36,9 +36,9 @@ _LENGTH_NBYTES = 8
 
 
 def write_safetensors(path: Path, exports: Sequence[Export]) -> int:
-    """Write a new file; blocks. Returns how many blocks are in it. Removed again where it cannot be ended.
+    """Write a new file; blocks. Returns how many blocks are in it. If it cannot be completed, it is removed.
 
-    The header comes last, in the room that it takes if every block is whole: until then the file says that it has none.
+    The header is written last, into room reserved for a header of all blocks; until then the file has no header.
 
     Raises:
         FileExistsError: There is something of that name.

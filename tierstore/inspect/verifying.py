@@ -98,7 +98,7 @@ _Faults: TypeAlias = dict[int, tuple[Fault, str]]
 def _judge(
     chunk: ChunkFile, array: FolderArray, keys: Keys, advance: Advance, opinion: SecondOpinion | None
 ) -> _Faults:
-    """Ask every record of a file whether it is what its key says."""
+    """Compare every record of a file with its key."""
     faults: _Faults = {}
     blocks = np.flatnonzero(keys.rows["kind"] == KIND_BLOCK)
     for row in np.flatnonzero(keys.rows["kind"] != KIND_BLOCK).tolist():
@@ -144,7 +144,7 @@ def read_bodies(
         advance: Told how many more bytes are done with.
 
     Yields:
-        A row, and what lies behind its header, valid until the next; None where that is not the block.
+        A row and the bytes behind its header, valid until the next; None instead of the bytes if they do not verify.
     """
     assert array.codec is not None, "a codec that is not installed reads nothing"
     rows, fetcher = keys.rows[blocks], RecordFetcher()
@@ -163,7 +163,7 @@ def read_bodies(
 
 
 def decode_block(array: FolderArray, key: np.void, body: memoryview) -> memoryview | None:
-    """A block's own bytes; None where they cannot be had. Not decoded where the layout is unknown.
+    """A block's own bytes; None if they cannot be decoded. Not decoded if the layout is unknown.
 
     Args:
         array: Of a codec that is installed.
@@ -238,7 +238,7 @@ def _used_pages(chunk: ChunkFile, begin: int, end: int) -> Iterator[Int64Array]:
 
 
 def _footer_is_exact(chunk: ChunkFile, array: FolderArray, keys: Keys) -> bool:
-    """Whether a sealed file ends byte by byte as a file with these keys is sealed."""
+    """Whether a sealed file ends with exactly the footer that sealing writes for these keys."""
     assert array.geometry is not None, "a footer was read, so its length is known"
     expected = pack_footer(keys, slots=array.geometry.slots, scratch=Scratch())
     found: UInt8Array = aligned_buffer(len(expected))
@@ -247,7 +247,7 @@ def _footer_is_exact(chunk: ChunkFile, array: FolderArray, keys: Keys) -> bool:
 
 
 def _without_copies(keys: Keys) -> Keys:
-    """Without what a scan takes for records in a key table: copies of headers that came before."""
+    """The keys without false records: headers in a key table, which are copies of earlier ones."""
     rows = keys.rows.view(np.uint8).reshape(-1, HEADER_NBYTES)
     _, firsts = np.unique(rows, axis=0, return_index=True)
     chosen = np.zeros(len(keys), dtype=np.bool_)

@@ -30,7 +30,7 @@ _CHUNK_NBYTES = 16 << 20
 
 
 def write_zarr(path: Path, exports: Sequence[Export]) -> int:
-    """Write a new store; blocks. Returns how many blocks are in it. Removed again where it cannot be ended.
+    """Write a new store; blocks. Returns how many blocks are in it. If it cannot be completed, it is removed.
 
     Raises:
         FileExistsError: There is something of that name.

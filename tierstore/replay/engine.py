@@ -164,7 +164,7 @@ class Engine:
             removed = []
 
     def _get(self, index: int) -> None:
-        """Get what is worth loading of the rest of a request; what the pool has no room for comes in several turns."""
+        """Get the part of a request that is worth loading, in several turns if the pool lacks room for all of it."""
         metrics, lead, hashes = self._world.metrics, int(self.leading[index]), self._hashes(index)
         stop = self._stop(index, hashes, lead) if self._queueing.advised else len(hashes)
         if stop <= lead:
@@ -176,7 +176,7 @@ class Engine:
         self.on_ssd[index] += int(metrics.value(Metric.HIT_BLOCKS, TierName.SSD)) - before[1]
 
     def _stop(self, index: int, hashes: UInt8Array, lead: int) -> int:
-        """Where loading ceases to pay. The first answer also says by when a request has lost nothing."""
+        """The block at which loading stops to pay. The first answer also sets the deadline of the request's gets."""
         now, lead_tokens = self._world.now, lead * self._trace.block_tokens
         advice = self._world.advise(LoadRequest(hashes, lead_tokens, within=max(0.0, self._deadline - now)))
         assert advice.recompute_seconds is not None, "the engine's speed is given"
@@ -211,7 +211,7 @@ class Engine:
             self._busy = False
 
     def _put(self, index: int, start: int) -> None:
-        """Put the chain; before an SSD in pieces that the pool holds with ease, each written before the next comes."""
+        """Put the chain. With an SSD, in pieces that easily fit the pool, each written before the next is put."""
         hashes, piece = self._hashes(index), self._world.piece_blocks
         stop = min(len(hashes), start + piece)
         self._world.put(hashes, slice(start, stop), lambda finished: None)

@@ -154,7 +154,7 @@ def figures_of(
 
 
 def _by_tier(engine: Engine, trace: Trace, hit_tokens: NDArray[np.int64]) -> dict[str, float]:
-    """Tokens of a request are shared out over the tiers by the blocks that each held."""
+    """Hit tokens by tier: those of a request are divided among the tiers by the blocks that each held."""
     held = np.maximum(engine.on_host + engine.on_ssd, 1)
     total = trace.num_tokens.sum()
     on_ssd = float((hit_tokens * (engine.on_ssd / held)).sum() / total)

@@ -35,12 +35,12 @@ class ReplaySsd:
 
     @property
     def free_nbytes(self) -> int:
-        """What can still be written before a file must go; nothing where the clean file in reserve has been begun."""
+        """Bytes that can be written before a file must be reclaimed; 0 once the clean file in reserve is begun."""
         clean_blocks = (self._num_clean - 1) * self._file_blocks
         return (clean_blocks + self._room if self._num_clean else 0) * self._block_nbytes
 
     def write(self, job: CopyJob) -> CopyResult:
-        """Append a job's blocks, as many as fit; a clean file is kept for what is rewritten from one that leaves."""
+        """Append a job's blocks, as many as fit; a clean file is reserved for rewrites from a file being reclaimed."""
         outcomes = np.full(len(job), Outcome.REJECTED.value, np.uint8)
         extents = Extents(np.full(len(job), -1, np.int32), *(np.zeros(len(job), np.uint32) for _ in range(3)))
         reserve = 0 if job.src is TierName.SSD else 1

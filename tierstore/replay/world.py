@@ -139,7 +139,7 @@ class World:
         return None if request.done else request.request_id
 
     def cancel(self, request_id: RequestId) -> None:
-        """Want no more of a request that has not ended."""
+        """Cancel a request that has not ended."""
         self.run(self.planner.cancel(request_id, self.now))
 
     def run(self, plan: Plan) -> None:
@@ -162,7 +162,7 @@ class World:
             self._tend()
 
     def at(self, seconds: float, call: Callable[[], None]) -> None:
-        """Have something happen at a time to come."""
+        """Schedule a call at a future time."""
         self._num_events += 1
         heapq.heappush(self._events, (seconds, self._num_events, call))
 
@@ -173,12 +173,12 @@ class World:
 
     @property
     def next_event(self) -> float:
-        """When something happens next; infinity where nothing will."""
+        """The time of the next event; infinity if there is none."""
         deadline = self.planner.next_deadline()
         return min(self._events[0][0], deadline) if self._events else deadline
 
     def advance(self) -> None:
-        """Let time pass until the next event or deadline, and let it happen; what ends at its deadline is in time."""
+        """Advance time to the next event or deadline, and run it; a job that ends at its deadline is in time."""
         self.now = max(self.now, self.next_event)
         if self._events and self._events[0][0] <= self.now:
             heapq.heappop(self._events)[2]()
@@ -284,6 +284,6 @@ def _read_batch_nbytes(setup: Setup, scale: float) -> int:
 
 
 def _slab_blocks(host_blocks: int) -> int:
-    """Blocks a slab that leave as little of the pool unused as can be, of few slabs the fewest."""
+    """Blocks a slab, chosen to leave as little of the pool unused as possible; among equals, the fewest slabs."""
     counts = range(SLABS_MIN, min(_SLABS_MAX, host_blocks // SLAB_SLOTS_MIN) + 1)
     return host_blocks // min(counts, key=lambda count: host_blocks % count)
