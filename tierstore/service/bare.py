@@ -1,8 +1,7 @@
-"""A gRPC server with no store behind it, and a client of it: what the transport itself costs. For benchmarks.
+"""A gRPC server without a store, and its client, to measure the cost of the transport alone. For benchmarks.
 
-Of the same kind as the service: asyncio on one side, threads on the other, bytes in messages of the same length, which
-come out of memory and go into memory on both sides. ``python -m tierstore.service.bare ADDRESS`` serves until it is
-terminated.
+Built like the service: asyncio in the server, threads in the client, messages of the same length, copied from memory
+and to memory on both sides. ``python -m tierstore.service.bare ADDRESS`` serves until it is terminated.
 """
 
 from __future__ import annotations

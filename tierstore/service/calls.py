@@ -1,6 +1,6 @@
 """The calls that carry no blocks: each takes a session and a request, and returns a response. Called by the dispatcher.
 
-Thin: what is asked is turned into a verb of the store, what comes of it into a message.
+A thin layer: it turns each request into a verb of the store, and the verb's result into a message.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Calls:
     """See the module.
 
     Args:
-        store: Whose verbs they are.
+        store: The store that answers.
         sessions: What clients hold.
-        disk_workers: For verbs that wait for a disk. One that hangs takes no others' threads.
-        quotas: Told of namespaces.
+        disk_workers: Threads for verbs that wait for a disk, so that a hanging disk blocks no other verbs.
+        quotas: Told of each opened namespace.
     """
 
     def __init__(self, store: Store, sessions: Sessions, disk_workers: Workers, quotas: Quotas) -> None:
@@ -65,7 +65,7 @@ class Calls:
         }
 
     async def open_namespace(self, session: Session, request: pb.OpenNamespaceRequest) -> pb.OpenNamespaceResponse:
-        """The tenant is made sure of before anything else is looked at."""
+        """Checks the tenant before it compares anything else."""
         session.namespaces.check_room()
         asked = request.namespace.tenant if request.namespace.HasField("tenant") else None
         namespace = convert.to_namespace(request.namespace, session.principal.tenant(asked))
@@ -114,7 +114,7 @@ class Calls:
         return pb.PrefetchResponse(prefetch_id=session.prefetches.keep(transfer))
 
     async def watch_prefetch(self, session: Session, request: pb.WatchPrefetchRequest) -> pb.WatchPrefetchResponse:
-        """Who stops watching withdraws nothing."""
+        """Answers when the prefetch ends. A client that stops watching does not cancel the prefetch."""
         transfer = session.prefetches.find(request.prefetch_id)
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Messages to the store's values and back, in one place. Called by server and client; does nothing else."""
+"""Converts protocol messages to the store's values and back. Called by server and client; does nothing else."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def from_namespace(namespace: Namespace) -> pb.Namespace:
 
 
 def to_namespace(message: pb.Namespace, tenant: str | None) -> Namespace:
-    """An identity, of a tenant that the server has made sure of.
+    """An identity, with a tenant that the server has already checked.
 
     Raises:
-        IdentityError, LayoutError: It makes no sense.
+        IdentityError, LayoutError: The message describes no valid namespace.
     """
     kinds = [_KIND_OF.get(page.kind) for page in message.layout.pages]
     order = _ORDER_OF.get(message.layout.order)
@@ -153,7 +153,7 @@ def from_places(places: UInt8Array) -> bytes:
 
 
 def to_places(packed: bytes) -> UInt8Array:
-    """uint8[n] of `Place`; one that this side does not know is nowhere."""
+    """uint8[n] of `Place`; a value that this side does not know becomes NOWHERE."""
     places = np.frombuffer(packed, np.uint8) - np.uint8(_FIRST)
     places[places > max(Place)] = Place.NOWHERE
     return places
@@ -193,7 +193,7 @@ def from_health(health: Mapping[str, TierHealth]) -> list[pb.TierHealth]:
 
 
 def to_health(messages: list[pb.TierHealth]) -> dict[str, TierHealth]:
-    """How each tier is, by its name. Of a word that this side does not know the tier is doubted."""
+    """How each tier is, by its name. A state that this side does not know becomes READS_OFF."""
     return {
         str(_TIER_OF[message.tier]): TierHealth(
             _SERVICE_OF.get(message.service, Service.READS_OFF), message.since, message.why

@@ -1,8 +1,8 @@
-"""Between gRPC and the calls: who calls, in which session, within which limits; and what an error becomes.
+"""Dispatches gRPC calls: authenticates the caller, finds the session, applies limits, maps errors to statuses.
 
-Called by the server, which registers what is made here. Every call passes through, and past the guard, so that
-no room behind it can forget to ask. Messages are written, not yielded: gRPC leaves a generator open when a client goes
-away between two of them, and with it whatever it holds.
+The server registers the handlers made here. Every call goes through this module and the guard, so that no module
+behind it can forget a check. Messages are written, not yielded: if a client goes away between two messages, gRPC leaves
+a generator open, with everything it holds.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Dispatcher:
                 yield part
 
     async def _patiently(self, step: Awaitable[T], waited_seconds: float = 0.0) -> T:
-        """A part of a few MiB of a stream; whoever lets them wait for longer than a lease lasts is cut off."""
+        """Run one step of a stream, a few MiB. A client that delays it for longer than a lease lasts is cut off."""
         seconds = self._rooms.sessions.limits.lease_seconds
         try:
             async with asyncio.timeout(seconds - waited_seconds):
@@ -185,7 +185,7 @@ class Dispatcher:
 
 
 async def _hello(requests: AsyncIterator[pb.OpenSessionRequest]) -> pb.OpenSessionRequest:
-    """Who comes, if he speaks the protocol."""
+    """The client's first message; raises if the client does not speak the protocol."""
     try:
         async with asyncio.timeout(_HELLO_SECONDS):
             hello = await anext(requests, None)
@@ -201,7 +201,7 @@ async def _hello(requests: AsyncIterator[pb.OpenSessionRequest]) -> pb.OpenSessi
 
 
 async def _left(requests: AsyncIterator[pb.OpenSessionRequest], session: Session) -> None:
-    """End the session's stream when the client has said its last."""
+    """End the session's stream when the client closes its side."""
     async for _ in requests:
         pass
     session.tell(None)

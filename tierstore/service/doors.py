@@ -1,6 +1,6 @@
-"""The addresses of a service and who may come in there. Called when a service starts; doors are shut by default.
+"""The addresses that a service listens on, and their authentication. Called when a service starts; closed by default.
 
-A Unix socket is its owner's alone. TCP demands a certificate and credentials, unless `service.insecure` is said.
+Only its owner can use a Unix socket. TCP demands a certificate and credentials, unless `service.insecure` is set.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Frames:
         """The messages that are whole with this part, in order.
 
         Raises:
-            LimitError: One is longer than any may be; nothing behind it can be told apart any more.
+            LimitError: A message is longer than allowed; the rest of the stream cannot be cut any more.
         """
         if self._rest:
             self._rest += part

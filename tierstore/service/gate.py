@@ -1,4 +1,4 @@
-"""Reflection shows the protocol's description to those alone who hold a credential. Called by the server."""
+"""Restricts gRPC reflection, which shows the protocol's description, to callers with a credential."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GUARDED = "/grpc.reflection."
 
 
 class ReflectionGate(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
-    """Stands before reflection; the store's own calls ask by themselves, and health is open.
+    """Guards reflection only: the store's own calls check credentials themselves, and health needs none.
 
     Args:
         authority: Tells who calls.

@@ -1,6 +1,6 @@
-"""Who may call, in which session, within which limits; counted and timed. No way in leads past here.
+"""Checks every call: authenticates the caller, finds its session, enforces limits, counts and times it.
 
-Called by the dispatcher for calls over gRPC, and by the pool's socket for those that come there.
+Called by the dispatcher for calls over gRPC, and by the pool's socket for calls over that socket.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Guard:
 
     @contextmanager
     def admitted(self, name: str, request: object, caller: Callable[[], Principal]) -> Iterator[Session]:
-        """The session of a call, within its limits; it ends the call where it ends itself. Counts and times it."""
+        """The session of a call, within its limits. The session's end cancels the call. Counts and times the call."""
         begun, metrics = time.perf_counter(), self._rooms.metrics
         try:
             with self._within_limits(request, caller()) as session:
@@ -54,7 +54,7 @@ class Guard:
             metrics.observe(Metric.SERVICE_CALL_SECONDS, time.perf_counter() - begun, name)
 
     async def answer(self, name: str, request: object, caller: Callable[[], Principal]) -> object:
-        """Have a call without streams answered. Raises what there is against it."""
+        """Answer a call without streams. Raises the reason if it is refused or fails."""
         with self.admitted(name, request, caller) as session:
             return await self._rooms.calls[name](session, request)
 

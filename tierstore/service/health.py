@@ -1,7 +1,7 @@
-"""grpc.health.v1: whether the server takes calls, and how each tier is. Open to everybody who gets there.
+"""grpc.health.v1: whether the server takes calls, and the health of each tier. Needs no credential.
 
-Services: ``""`` and the store's own say whether calls are taken; ``"host"`` and ``"ssd"`` whether what the tier holds
-is served, ``"ssd.write"`` whether it is written: a tier that is degraded is not serving in one of them.
+The services ``""`` and the store's own name say whether calls are taken. ``"host"`` and ``"ssd"`` say whether blocks of
+that tier can be read, and ``"ssd.write"`` whether SSD is written. A degraded tier is not serving in one of them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # untyped
                 await self._changed.wait()
 
     async def look(self) -> None:
-        """Look at the tiers again and again, and tell who watches; until it is cancelled."""
+        """Check the tiers periodically and notify watchers, until cancelled."""
         last = {name: tier.service for name, tier in self._tiers().items()}
         while True:
             await asyncio.sleep(_LOOK_SECONDS)

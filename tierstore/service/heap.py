@@ -1,8 +1,8 @@
-"""How the C library keeps memory that messages have freed. Called once, by a process that does nothing but serve.
+"""Tells the C library to keep memory that messages have freed. Called once, by a process that does nothing but serve.
 
-A stream makes and frees a message of half a MiB two thousand times a GB. By itself the allocator gives each back to the
-kernel and takes zeroed pages anew, which cost a get 1.6 s of processor time a GB instead of 0.9 (2 cores, a virtual
-machine, where faults are dear).
+A stream allocates and frees a message of half a MiB two thousand times a GB. By default the allocator returns each to
+the kernel and faults in zeroed pages for the next: a get then took 1.6 s of CPU time a GB instead of 0.9 (2 cores, a
+virtual machine, where page faults are expensive).
 """
 
 from __future__ import annotations

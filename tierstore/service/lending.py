@@ -1,4 +1,4 @@
-"""The local path: slots lent to clients that map the pool, read and written in place. Called by the dispatcher."""
+"""The local path: lends slots to clients that map the pool and copy in place. Called by the dispatcher."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Lending:
         return self._pool_socket is not None and session.principal.attaches
 
     async def attach_pool(self, session: Session, _request: pb.AttachPoolRequest) -> pb.AttachPoolResponse:
-        """Where to fetch the descriptor; who maps the pool can touch every slot of it."""
+        """Where to fetch the pool's descriptor. A process that maps the pool can touch every slot."""
         if self._pool_socket is None or not self.may_attach(session):
             raise AccessError("the pool is mapped by the server's own user on its own machine alone; use Get and Put")
         return pb.AttachPoolResponse(
@@ -61,7 +61,7 @@ class Lending:
         )
 
     async def reserve(self, session: Session, request: pb.ReserveRequest) -> pb.ReserveResponse:
-        """Planned at once."""
+        """Answers at once: planning a reservation waits for nothing."""
         handle = session.namespaces.find(request.scope.namespace_handle)
         _check_attached(session)
         session.reservations.check_room(request.reservation_id)
@@ -80,7 +80,7 @@ class Lending:
         )
 
     async def commit(self, session: Session, request: pb.CommitRequest) -> pb.CommitResponse:
-        """Readable once answered; where that was asked for, durable."""
+        """The blocks are readable once this is answered, and durable if that was requested."""
         reservation = session.reservations.find(request.reservation_id)
         num_slots = len(reservation.granted.result(0))
         checksums = None
@@ -92,14 +92,14 @@ class Lending:
         return pb.CommitResponse(result=convert.from_result(await answered(reservation.commit(checksums))))
 
     async def abandon(self, session: Session, request: pb.AbandonRequest) -> pb.AbandonResponse:
-        """Whoever waited for these blocks is told that they do not come."""
+        """Gives up a reservation; requests that waited for its blocks learn that they do not come."""
         reservation = session.reservations.withdraw(request.reservation_id)
         if reservation is not None:
             reservation.abandon()
         return pb.AbandonResponse()
 
     async def acquire(self, session: Session, request: pb.AcquireRequest) -> pb.AcquireResponse:
-        """Answered once what lies on SSD has been read."""
+        """Answers once blocks on SSD have been read into host memory."""
         handle = session.namespaces.find(request.scope.namespace_handle)
         _check_attached(session)
         session.leases.check_room(request.lease_id)

@@ -1,7 +1,7 @@
-"""Calls over the pool's socket: those about slots, from clients that map it, past HTTP/2 and all that it takes.
+"""Calls about slots, over the pool's socket, from clients that map the pool. They avoid the cost of HTTP/2.
 
-Called by the pool socket, one of these a connection, on the server's loop. A peer that speaks no sense is not listened
-to any more, and keeps its connection: as long as that is open it may touch its slots.
+The pool socket makes one of these for each connection, on the server's loop. After a malformed message no more calls
+are read from that peer, but its connection stays open: it may touch its slots as long as it is open.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class PoolCalls(asyncio.Protocol):
             self._transport.abort()
 
     def pause_writing(self) -> None:
-        """The peer does not read its answers: no more calls are read meanwhile."""
+        """Backpressure: the peer does not read its answers, so no more of its calls are read."""
         self._full = True
         self._listen()
 
@@ -98,7 +98,7 @@ class PoolCalls(asyncio.Protocol):
         self._begin()
 
     def _begin(self) -> None:
-        """As many of the calls that have come as may be under way; all of them come from what has been read at once."""
+        """Start waiting calls, up to the limit in flight. All that wait came in with one read."""
         while self._waiting and len(self._tasks) < _UNDER_WAY_MAX:
             call = self._waiting.popleft()
             task = asyncio.get_running_loop().create_task(self._work(call))
@@ -114,7 +114,7 @@ class PoolCalls(asyncio.Protocol):
             self._send(pb.PoolAnswer(number=number, error=_error(ServiceError("the server has failed; see its log"))))
 
     def _listen(self) -> None:
-        """Read on, or not for now."""
+        """Resume or pause reading, by how many calls and answers are pending."""
         if self._transport is None or self._transport.is_closing():
             return
         if self._full or len(self._tasks) >= _UNDER_WAY_MAX:

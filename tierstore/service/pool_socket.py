@@ -1,10 +1,9 @@
 """Hands the pool's descriptor to clients of the same user over a Unix socket, and notices when they are gone.
 
-Called by the service. A client sends the ticket that it was given over gRPC; it is answered with the sealed memfd,
-and its connection stays open for as long as it may touch the pool: the kernel closes it when the process ends, however
-it ends. Calls about slots may come over it, too. Where a child of that process keeps it open, the process's own end
-counts, which a pidfd tells. Tickets are good once and for a few seconds; peers of another user are turned away before a
-byte is read.
+Called by the service. A client sends the ticket that it got over gRPC and receives the sealed memfd. Its connection
+stays open as long as it may touch the pool; the kernel closes it when the process ends, however it ends. If a child of
+the process keeps the connection open, a pidfd reports the end of the process itself. Calls about slots may use the
+connection, too. A ticket is valid once and for a few seconds. Peers of another user are rejected before a byte is read.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class PoolSocket:
         return ticket
 
     async def close(self) -> None:
-        """Take nobody in any more, and let go of those who are there."""
+        """Accept no more clients, and disconnect those that are connected."""
         tasks = [*self._connections, *([self._accepting] if self._accepting else [])]
         for task in tasks:
             task.cancel()
@@ -121,7 +120,7 @@ class PoolSocket:
                     await self._hold(connection, session)
 
     async def _admit(self, connection: socket.socket) -> Session | None:
-        """The session whose ticket a client sends; None where it sends none in time, or a wrong one."""
+        """The session of the ticket that a client sends; None if it sends none in time, or a wrong one."""
         loop = asyncio.get_running_loop()
         ticket = b""
         with suppress(TimeoutError, ConnectionError):
@@ -150,9 +149,9 @@ class PoolSocket:
 
 @contextmanager
 def _ending_with(pid: int, connection: socket.socket, session: Session) -> Iterator[None]:
-    """While it lasts, the end of a process ends its connection and session, whoever else keeps their sockets open.
+    """Within this context the end of a process ends its connection and session, even if a child keeps the socket open.
 
-    A process that this one cannot see, as in a container beside it, or cannot watch, has its sockets alone.
+    If the process cannot be watched (it may run in another container), only the end of its socket counts.
     """
     loop = asyncio.get_running_loop()
 

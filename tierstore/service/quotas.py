@@ -1,8 +1,7 @@
-"""What each credential has at the moment, against its quota. Called by whoever is about to take more.
+"""Usage of each credential, checked against its quota before a call takes more. Runs on the server's loop only.
 
-On the server's loop alone. What a tenant's blocks take of the tiers is counted at most once a second, and what has
-been put since then is added; gets and evictions of others move it meanwhile, so that a quota is kept to about a
-second's worth of traffic.
+The bytes of a tenant's blocks in each tier are counted at most once a second, and later puts are added. Gets and
+evictions of others change the true figure meanwhile, so a quota is exact to about a second's worth of traffic.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Quotas:
 
     @contextmanager
     def call(self, principal: Principal) -> Iterator[None]:
-        """While it lasts, one more call. Raises LimitError where that would be too many."""
+        """Count one more call within this context. Raises LimitError if it exceeds the quota."""
         account, most = self._account(principal), principal.quota.requests
         if most is not None and account.num_calls >= most:
             raise LimitError(f"credential {principal.name!r} has {most} calls under way, which is its quota")
@@ -68,7 +67,7 @@ class Quotas:
 
     @contextmanager
     def inflight(self, principal: Principal, nbytes: int) -> Iterator[None]:
-        """While it lasts, so many bytes more on their way. Raises LimitError where that would be too many."""
+        """Count `nbytes` more in flight within this context. Raises LimitError if they exceed the quota."""
         account, most = self._account(principal), principal.quota.inflight_nbytes
         if most is not None and account.inflight_nbytes + nbytes > most:
             raise LimitError(f"credential {principal.name!r} would have more than {most} bytes under way, its quota")
@@ -79,7 +78,7 @@ class Quotas:
             account.inflight_nbytes -= nbytes
 
     async def take(self, principal: Principal, nbytes: int) -> None:
-        """So many bytes of blocks are about to be put. Raises LimitError where there is no room for them."""
+        """Count `nbytes` of blocks that are about to be put. Raises LimitError if they exceed the quota."""
         quota = principal.quota
         if quota.host_nbytes is None and quota.ssd_nbytes is None:
             return

@@ -1,4 +1,4 @@
-"""What the doors of one server share: sessions, quotas, streams, counters. Made once by the server, passed to each."""
+"""State that all addresses of one server share: sessions, quotas, streams, counters. Made once by the server."""
 
 from __future__ import annotations
 

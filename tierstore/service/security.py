@@ -1,6 +1,6 @@
-"""Who calls, and what that allows. Tenants, rights and quotas come from credentials, never from a message.
+"""Authentication and rights of callers. Tenants, rights and quotas come from credentials, never from a message.
 
-A token is never kept: the file holds its SHA-256, which is enough, as tokens are random and long.
+A token is never stored: the file holds its SHA-256, which suffices because tokens are long and random.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Principal:
         return asked
 
     def priority(self, asked: int) -> int:
-        """Of a prefetch: who is not trusted with everybody's blocks may stand behind others, and not before them."""
+        """The priority of a prefetch: a credential limited to some tenants may lower it, but not raise it above 0."""
         return asked if self.tenants is None else min(asked, 0)
 
     def check_admin(self, verb: str) -> None:
@@ -116,7 +116,7 @@ class Tokens:
     """Bearers of tokens.
 
     Args:
-        principals: By SHA-256 of the token; with the time from which on it counts no more, if there is one.
+        principals: By SHA-256 of the token; each with the time when the token expires, if it does.
     """
 
     def __init__(self, principals: Mapping[bytes, tuple[Principal, datetime | None]]) -> None:

@@ -1,6 +1,6 @@
-"""The service: gRPC servers over one store, one at each address. Made by `tierstore serve` and by tests.
+"""The service: one gRPC server for each address, over one store. Made by `tierstore serve` and by tests.
 
-Lives on one event loop. It runs in the store's process, and decides nothing for it.
+Lives on one event loop, in the store's process. All decisions about blocks are the store's.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Server:
         return await self._traffic.idle(patience_seconds)
 
     def abandon(self) -> None:
-        """Leave no socket behind; for who ends the process at once."""
+        """Remove the sockets, when the process is about to end at once."""
         for path in self._paths:
             unlink_socket(path)
         if self._pool_socket is not None:

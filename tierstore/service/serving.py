@@ -1,8 +1,8 @@
 """The life of a serving process: store, addresses, banner, and an end in good order. Called by `tierstore serve`.
 
-The service's event loop runs on a thread of its own, and the main thread has one for signals alone: none of them tears
-anything apart, and none is seen late because another thread took it. The first one drains: new calls are refused, those
-under way finish, everything is synced. A second one ends the process at once, which loses nothing that was durable.
+The service's event loop runs on a thread of its own. The main thread runs a loop for signals only, so that no signal
+interrupts other work or is seen late. The first signal drains: new calls are refused, calls in flight finish, and all
+is synced. A second one ends the process at once, which loses nothing that was durable.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def serve(config: StoreConfig, say: Say) -> None:
     """Serve until a signal comes. Blocks; to be called on the main thread.
 
     Args:
-        config: Of the store and the service. A pool of which nobody has decided whether it is shared is not.
+        config: Of the store and the service. With ``host.shared`` still undecided, the pool is not shared.
         say: Shows a line to a person.
 
     Raises:

@@ -66,11 +66,11 @@ class Held(Generic[T]):
         self._withdrawn: deque[int] = deque(maxlen=_WITHDRAWN_MAX)
 
     def check_room(self, chosen: int = 0) -> None:
-        """Raise LimitError where there is none; to be asked before anything is taken.
+        """Raise LimitError if there is no room; call it before anything is taken.
 
         Args:
-            chosen: The number that the client wants for it; 0: any. IdentityError where it cannot have that one, and
-                SessionError where he has let go of it already.
+            chosen: The number that the client wants; 0: any. IdentityError if it cannot have that one, SessionError if
+                it has withdrawn it already.
         """
         if len(self._things) >= self._most:
             raise LimitError(f"the session holds {self._most} {self._what}s; let go of some")
@@ -102,7 +102,7 @@ class Held(Generic[T]):
         return self._things.pop(number, None)
 
     def withdraw(self, number: int) -> T | None:
-        """Let go of it, or of what is still to come under this number; None where it is gone, or still to come."""
+        """Remove the thing, or refuse it if it comes later under this number. None if it is gone or yet to come."""
         thing = self.take(number)
         if thing is None and number >= CHOSEN_FIRST:
             self._withdrawn.append(number)
@@ -223,13 +223,13 @@ class Sessions:
             lease.release()
 
     def promise(self, session: Session, reservation: Reservation, chosen: int = 0) -> int:
-        """Keep a reservation until it is committed or abandoned; nobody waits for it longer than a lease may last."""
+        """Keep a reservation until it is committed or abandoned. After `lease_seconds` other requests stop waiting."""
         number = session.reservations.keep(reservation, chosen)
         asyncio.get_running_loop().call_later(self.limits.lease_seconds, _lapse, session.reservations, number)
         return number
 
     def close(self, session: Session) -> None:
-        """Free all that a session holds, but for slots that an attached client may still write to: see `free`."""
+        """End a session and free all it holds, except slots that an attached client may still write to: see `free`."""
         if self._sessions.pop(session.session_id, None) is None:
             return
         session.ended.set()
@@ -245,7 +245,7 @@ class Sessions:
             self.free(session)
 
     def free(self, session: Session) -> None:
-        """Give slots back: nobody can read or write them any more for this session."""
+        """Give back the session's slots, once its client can no longer read or write them."""
         for lease in session.leases.take_all():
             lease.release()
         for reservation in session.reservations.take_all():

@@ -1,4 +1,4 @@
-"""Paths of Unix sockets: made for their owner alone, and never taken from a live server. Called where one listens."""
+"""Unix socket paths: only their owner can use them, and a live server's path is never taken over."""
 
 from __future__ import annotations
 

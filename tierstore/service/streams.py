@@ -1,9 +1,8 @@
 """Blocks in messages: Get and Put for clients that do not map the pool. Called by the dispatcher.
 
-Bytes go straight from slots of the pool into messages, and from messages into slots, on the server's loop: what has
-just been read is still in the processor's cache when gRPC copies it on, and what has just come when it is copied in. A
-stream works through its blocks in windows: a few MiB are lent to it at a time, so that however slow a client reads or
-writes, it holds no more of the pool than that, and a message waits until the one before it has been taken.
+Bytes are copied between slots of the pool and messages on the server's loop, while they are still in the CPU cache from
+the step before. A stream works through its blocks in windows and leases a few MiB of the pool at a time, so that a slow
+client holds no more than that. Backpressure: each message waits until the one before it has been taken.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class Streams:
             yield (encode_data([pool[start:end] for start, end in pieces], put=False) for pieces in batch)
 
     async def put(self, session: Session, begin: pb.PutBegin, messages: AsyncIterator[Data]) -> pb.PutResponse:
-        """Takes the bytes that it needs, message by message, and answers."""
+        """Consume the bytes that the put needs, message by message, and answer."""
         handle = session.namespaces.find(begin.scope.namespace_handle)
         hashes = convert.to_hashes(begin.hashes)
         putting = _Put(handle, begin, self._store.pool.view)
@@ -142,7 +141,7 @@ class _Put:
         await source.check_end()
 
     async def _put_window(self, hashes: UInt8Array, source: _Bytes | None) -> bool:
-        """False where nothing behind it would be taken, or, without a source, where not all of it is held."""
+        """Put one window. False if no later block would be taken or, without a source, if not all of it is held."""
         reservation = self._handle.reserve(
             hashes, parent=self._parent, durable=self._durable, deadline_seconds=self._clock.left
         )

@@ -1,7 +1,7 @@
 """The calls as bytes: one table of methods, made from the protocol's own description. Called by server and client.
 
-Messages with block bytes are cut and joined here by hand, as Protocol Buffers' own classes would copy them once
-more on each side; to a stranger they are ordinary messages.
+Messages with block bytes are encoded and decoded here by hand, since the classes of Protocol Buffers would copy the
+bytes once more on each side. On the wire they are ordinary messages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Threads for what would hold up the event loop: counts over many blocks, and verbs that wait for a disk.
+"""Threads for work that would block the event loop: counts over many blocks, and verbs that wait for a disk.
 
-Called by the service's handlers. Bounded: what finds no room is refused at once.
+Called by the service's handlers. The queue is bounded: a task that finds no room is refused at once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Workers:
         return future
 
     async def run(self, task: Callable[[], T]) -> T:
-        """Run to the end, also where the caller is cancelled: then no copy of it touches any memory any more."""
+        """Run a task. A cancelled caller still waits for the task's end, so that no copy runs on after it."""
         future = self.start(task)
         cancelled: asyncio.CancelledError | None = None
         while not future.done():
@@ -61,7 +61,7 @@ class Workers:
         return future.result()
 
     def close(self, patience_seconds: float = math.inf) -> None:
-        """End the threads once they have done what waits; one that hangs for longer is left behind. Blocks."""
+        """End the threads after the queued tasks; a thread that hangs beyond `patience_seconds` is left. Blocks."""
         self._worker.close(patience_seconds)
 
 
