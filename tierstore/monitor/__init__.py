@@ -1,4 +1,4 @@
-"""What a running store shows of itself: metrics for Prometheus, a status page, log lines and traces.
+"""Observability of a running store: metrics for Prometheus, a status page, log lines and traces.
 
-Started by the store where its settings say so; reads, and changes nothing.
+Started by the store if its settings ask for it. Reads the store, and changes nothing in it.
 """

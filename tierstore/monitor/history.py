@@ -1,6 +1,6 @@
-"""The last ten minutes of a store as a few curves, and its last minute as counts. Pure: no clock, no I/O.
+"""History of a store's metrics: ten minutes as a few curves, the last minute as counts. Pure: no clock, no I/O.
 
-Fed by `watching` every `STEP_SECONDS`; keeps a bounded number of points, and copies of the metrics for one minute.
+Fed by `watching` every `STEP_SECONDS`. Keeps a bounded number of points, and copies of the metrics for one minute.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _LINKS = tuple(str(link) for link in Metric.LINK_BYTES.labels["link"])
 
 
 class Curves(TypedDict):
-    """One value a point, oldest first; None where there was nothing to measure.
+    """One value for each point, oldest first; None where there was nothing to measure.
 
-    `at` is Unix time in seconds; shares are from 0 to 1, of the device pool `pool_hits`; links give bytes a second.
+    `at` is Unix time in seconds. Shares are from 0 to 1; `pool_hits` is that of the device pool. Links are in bytes a
+    second.
     """
 
     at: list[float]
@@ -50,14 +51,14 @@ class _Point:
 
 
 class History:
-    """What metrics have been."""
+    """The recent past of the metrics."""
 
     def __init__(self) -> None:
         self._points: deque[_Point] = deque(maxlen=POINTS_MAX)
         self._copies: deque[tuple[float, Metrics]] = deque(maxlen=int(RECENT_SECONDS / STEP_SECONDS) + 1)
 
     def add(self, metrics: Metrics, at: float) -> None:
-        """Take in a copy of the metrics at a Unix time; after a step of the clock backwards, begin anew."""
+        """Add a copy of the metrics at a Unix time. If the clock has stepped backwards, the history starts over."""
         if self._copies and at <= self._copies[-1][0]:
             self._points.clear()
             self._copies.clear()
@@ -67,7 +68,7 @@ class History:
         self._copies.append((at, metrics))
 
     def recent(self, metrics: Metrics, at: float) -> tuple[Metrics, float]:
-        """What was counted in the last minute, or since the beginning where that is nearer, and in how many seconds."""
+        """Counts of the last minute (or since the start, if that is later), and the seconds that they cover."""
         before, earlier = self._copies[0] if self._copies else (at, metrics)
         return metrics.since(earlier), max(at - before, 1e-9)
 
@@ -101,12 +102,12 @@ def _point(counted: Metrics, at: float, seconds: float) -> _Point:
 
 
 def hit_share(counted: Metrics, *tiers: TierName) -> float | None:
-    """Of the tokens that gets asked for, the share that these tiers held; None where none asked."""
+    """The share of the tokens requested by gets that these tiers held; None if none were requested."""
     hits = sum(counted.value(Metric.HIT_TOKENS, tier) for tier in tiers)
     share = ratio(hits, counted.value(Metric.GET_TOKENS))
     return None if share is None else min(share, 1.0)  # a sample may fall between two slices of a get
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """A share, rounded to what a chart can show; None of nothing."""
+    """A share, rounded to what a chart can show; None if the whole is 0."""
     return round(part / whole, 4) if whole else None

@@ -1,12 +1,11 @@
-"""A small HTTP server for pages that are only read: GET and HEAD, one request a connection, everything bounded.
+"""A small HTTP server for read-only pages: GET and HEAD, one request a connection, everything bounded.
 
-Started by `watching` on a thread of its own. Knows pages by their path and nothing of what is on them. A request is
-answered or refused within `SECONDS_MAX`, whatever the client does; beyond `CONNECTIONS_MAX` at a time, connections are
-dropped.
+Started by `watching` on a thread of its own. It knows pages by their path only. A request is answered or refused within
+`SECONDS_MAX`, whatever the client does. Connections beyond `CONNECTIONS_MAX` at a time are dropped.
 
-A browser on this machine can be made to ask a local server on behalf of a foreign page whose name its owner has let
-point here (DNS rebinding). So requests are answered only where their Host is an address, which no page can have as its
-name, this machine's own name, or the one that was configured.
+DNS rebinding: a foreign page can point its own name at this machine, so that a browser here sends its requests to a
+local server. So a request is answered only if its Host is an IP address (never a page's name), this machine's own name
+or the configured name.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ class Page:
 
     Attributes:
         content_type: With its charset.
-        body: Makes its bytes anew for each request; must not block.
-        policy: Of a page that a browser shows, which scripts and styles may run in it; else nothing may.
+        body: Makes the page's bytes for each request; must not block.
+        policy: The content security policy: which scripts and styles a browser may run. By default none.
     """
 
     content_type: str
@@ -73,9 +72,9 @@ class HttpServer:
     """Answers requests for pages.
 
     Attributes:
-        pages: By path; everything else is not found.
-        names: Hosts, beside addresses, under which it is reached.
-        seconds_max: A connection ends by then.
+        pages: By path; any other path is not found.
+        names: Host names that requests may carry, beside IP addresses.
+        seconds_max: The longest time a connection may take.
     """
 
     pages: Pages
@@ -89,7 +88,7 @@ class HttpServer:
         return len(self._open)
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
-        """Answer what comes to a bound socket until `stop` is set; closes it and all connections."""
+        """Answer requests at a bound socket until `stop` is set; then close it and all connections."""
         loop = asyncio.get_running_loop()
         listener.setblocking(False)
         self._listen(listener, loop)
@@ -107,12 +106,12 @@ class HttpServer:
             loop.add_reader(listener, self._accept, listener, loop)
 
     def _accept(self, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        """Take one connection and give it a task; at once, for what is accepted and awaited a cancel could lose."""
+        """Accept one connection and start its task, without an await between them: a cancel there would lose it."""
         try:
             connection, _address = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return  # it has gone already
-        except OSError:  # this process has no descriptor left, and would hear of it again and again
+        except OSError:  # no descriptors are left: stop listening for a while, or the loop would spin
             loop.remove_reader(listener)
             loop.call_later(_PAUSE_SECONDS, self._listen, listener, loop)
             return
@@ -125,7 +124,7 @@ class HttpServer:
         task.add_done_callback(lambda _task: connection.close())
 
     async def _converse(self, connection: socket.socket) -> None:
-        """One request, one answer, and the end."""
+        """Serve one request, then close the connection."""
         reader, writer = await asyncio.open_connection(sock=connection, limit=HEAD_NBYTES_MAX)
         try:
             async with asyncio.timeout(self.seconds_max):
@@ -199,6 +198,6 @@ def _is_address(text: str) -> bool:
 
 
 def own_names(configured: str) -> frozenset[str]:
-    """Names under which this machine is reached: its own, with and without its domain, and the one configured."""
+    """Host names of this machine: its own, with and without the domain, and the configured one."""
     name = socket.gethostname().lower()
     return frozenset({"localhost", name, name.partition(".")[0], configured.lower()} - {""})

@@ -1,7 +1,7 @@
-"""The log as lines on stderr, for people or for programs: one line a record, and as JSON one object a line.
+"""Writes log records to stderr, one line each: as text for people or as JSON objects for programs.
 
-Used where ``log.format`` says so, by the store and by the command line; else the log is the program's own affair. What
-is in a record is data: no character of it can begin another line.
+Used by the store and the command line if ``log.format`` is set; otherwise logging is left to the program. A record's
+text is escaped, so that none of it can start another line.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class TextLines(logging.Formatter):
 
 
 class _LogLines(logging.StreamHandler[TextIO]):
-    """Ours, to be known again."""
+    """The handler that `write_log` installs, as a class of its own so that it finds it again."""
 
 
 def write_log(settings: LogConfig, name: str = _LOGGER) -> None:
-    """Write the records of a logger and those below it to stderr, instead of what its program does with them.
+    """Write the records of a logger and its children to stderr, instead of passing them to the program's handlers.
 
-    Called again, for another store of the process, it changes the form and writes no line twice. Does nothing where
+    A second call, for another store of the process, replaces the format and writes no line twice. Does nothing if
     ``log.format`` is not set.
     """
     if settings.format is None:

@@ -1,7 +1,7 @@
-"""The status page: one file of HTML with its style and script inside, and the policy that lets nothing else run.
+"""The status page: one HTML file with its style and script, and a content security policy that lets nothing else run.
 
-The policy names style and script by their hashes, so that a browser runs these and no others, whatever text a store
-shows; the script itself only ever sets text, never markup.
+The policy lists the hashes of style and script, so that a browser runs only these, whatever text a store shows. The
+script sets text only, never markup.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Begins to show what the settings of a store ask for. Called by the store; costs nothing where they ask nothing."""
+"""Starts the monitoring that a store's settings ask for. Called by the store; costs nothing if they ask for none."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["handle_kind", "propagation_of", "show"]
 
 
 def show(watched: Watched, standing: ExitStack) -> str | None:
-    """Open the monitor where one is wanted, to be closed with `standing`.
+    """Open the monitor if one is configured; `standing` closes it.
 
     Returns:
         Its address.
 
     Raises:
-        ConfigError, AddressError: It cannot be opened there.
+        ConfigError, AddressError: The monitor cannot be opened at its address.
     """
     settings = watched.config.monitor
     if settings.address is None:
@@ -36,7 +36,7 @@ def show(watched: Watched, standing: ExitStack) -> str | None:
 
 
 def handle_kind(config: StoreConfig) -> type[NamespaceHandle]:
-    """What a namespace's handle is: one that traces its verbs, where that is asked for.
+    """The class of namespace handles: one that traces its verbs, if tracing is configured.
 
     Raises:
         ConfigError: OpenTelemetry is not installed.
@@ -49,7 +49,7 @@ def handle_kind(config: StoreConfig) -> type[NamespaceHandle]:
 
 
 def propagation_of(config: StoreConfig) -> Propagation | None:
-    """What takes spans from one process into another, where that is asked for; raises as `handle_kind` does."""
+    """Propagates traces between processes, if tracing is configured. Raises as `handle_kind` does."""
     if not config.monitor.tracing:
         return None
     from tierstore.monitor.spans import Propagation

@@ -1,7 +1,7 @@
-"""Spans of OpenTelemetry, and how those of several threads and processes become one trace.
+"""OpenTelemetry spans, joined to one trace across threads and processes.
 
-The only room that knows OpenTelemetry; imported where tracing is asked for, and nowhere else. Spans go to the tracer
-provider that the program has configured; there is no exporter and no sampling here.
+The only module that knows OpenTelemetry; imported only if tracing is configured. Spans go to the tracer provider of the
+program; there is no exporter and no sampling here.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ R = TypeVar("R")
 def spanning(
     name: str, namespace: Namespace, num_blocks: int, *, asks: bool = False, **more: AttributeValue
 ) -> Iterator[Callable[[Transfer], Transfer]]:
-    """A span of a verb, a child of the caller's own: ends with the transfer that it is given, or with what is raised.
+    """A span of a verb, child of the caller's span. It ends with the transfer passed to it, or with an exception.
 
     Args:
-        name: Of the span.
-        namespace: Whose verb it is.
+        name: Name of the span.
+        namespace: The namespace of the verb.
         num_blocks: Blocks of the request.
         asks: Whether another process does the work.
-        more: Attributes, beside ``tierstore.model`` and ``tierstore.blocks``.
+        more: Attributes besides ``tierstore.model`` and ``tierstore.blocks``.
     """
     known = {"model": namespace.model, "blocks": num_blocks, **more}
     span = trace.get_tracer("tierstore", tierstore.__version__).start_span(
@@ -77,17 +77,17 @@ def _followed(span: trace.Span, transfer: Transfer) -> Transfer:
 
 
 class Propagation:
-    """Takes the current span along, as the program's propagators write it: by themselves W3C's ``traceparent``."""
+    """Carries the current span in the format of the program's propagators; by default W3C's ``traceparent``."""
 
     def sent(self) -> dict[str, str]:
-        """What goes with a call, so that the other side's spans are children of the current one."""
+        """Headers to send with a call, so that the other side's spans are children of the current one."""
         carrier: dict[str, str] = {}
         propagate.inject(carrier)
         return {key.lower(): value for key, value in carrier.items()}  # as gRPC has its metadata
 
     @contextmanager
     def continuing(self, sent: Mapping[str, str | bytes]) -> Iterator[None]:
-        """While it lasts, spans are children of the one whose process has sent this."""
+        """Within this context, spans are children of the span whose headers were sent."""
         carrier = {key: value for key, value in sent.items() if isinstance(value, str)}
         token = context.attach(propagate.extract(carrier, getter=_LowerCase()))
         try:
@@ -96,7 +96,7 @@ class Propagation:
             context.detach(token)
 
     def carried(self, work: Callable[[T], R]) -> Callable[[T], R]:
-        """The work, to be done by another thread, where spans are children of the one that is current here and now."""
+        """Wrap work for another thread, so that its spans there are children of the span that is current here."""
         here = context.get_current()
 
         def there(given: T) -> R:

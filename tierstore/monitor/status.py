@@ -1,7 +1,7 @@
-"""Status as one JSON object: what the page draws and `tierstore top` prints. Pure but for the store's own numbers.
+"""A store's status as one JSON object, which the status page draws and `tierstore top` prints.
 
-`describe` makes it, `read_status` fetches and checks it. Its shape is `Status`; a reader may rely on it as long as
-`format` is 1.
+`describe` builds it from the store's numbers; `read_status` fetches and checks it. Its shape is `Status`; a reader may
+rely on it as long as `format` is 1.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Watched(Protocol):
 
 
 class TierStatus(TypedDict):
-    """One tier: see `TierHealth`, and how full it is. SSD bytes may be more than blocks fill: files are taken whole."""
+    """One tier: see `TierHealth`, and how full it is. SSD bytes count whole files, also where blocks fill less."""
 
     service: str
     since: float
@@ -199,7 +199,7 @@ def read_status(address: str) -> Status:
     """Ask a monitor at ``host:port`` for its status. Blocks for some seconds at most.
 
     Raises:
-        AddressError: Nobody answers there, or no monitor of this version.
+        AddressError: Nothing answers there, or it is no monitor of this version.
     """
     host, port = parse_address(address)
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS)

@@ -1,6 +1,6 @@
-"""Verbs of an embedded store as spans, where ``monitor.tracing`` is set; else this room is not even imported.
+"""Verbs of an embedded store as spans. Imported only if ``monitor.tracing`` is set.
 
-A span begins with the call, and ends with the transfer. Made by the store instead of `NamespaceHandle`.
+A span begins with the call and ends with the transfer. The store then makes these handles instead of `NamespaceHandle`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class TracedHandle(NamespaceHandle):
     """A handle whose puts, gets, prefetches, leases and reservations are spans: ``tierstore.put`` and so on.
 
     Attributes of a span: ``tierstore.model`` and ``tierstore.blocks`` from the start; ``tierstore.leading``,
-    ``tierstore.nbytes`` and ``tierstore.outcome.ok``, ``.miss``, … with the number of blocks, at the end. What ends
-    otherwise than OK is an outcome, no error of the span; a call that raises is one.
+    ``tierstore.nbytes`` and ``tierstore.outcome.ok``, ``.miss``, … with the number of blocks, at the end. An outcome
+    other than OK is no error of the span; an exception is.
     """
 
     def put(self, hashes: Sequence[bytes] | UInt8Array, buffers: object, **options: Unpack[PutOptions]) -> Transfer:

@@ -1,7 +1,7 @@
-"""Watches a store and serves what it sees over HTTP, on one thread: metrics, the status page, status as JSON.
+"""The monitor: serves metrics, the status page and the status as JSON over HTTP, on one thread.
 
-Opened by the store where ``monitor.address`` is set, and closed before it. Reads copies of the metrics, every two
-seconds and when asked; holds the engine's lock for as long as copying a few hundred numbers takes.
+The store opens it if ``monitor.address`` is set, and closes it before itself. It copies the metrics every two seconds
+and at each request, and holds the engine's lock only while it copies a few hundred numbers.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Monitor:
     """The pages of one store.
 
     Attributes:
-        address: Where they are, ``host:port``; the port that was found where 0 was asked for.
+        address: Address of the pages, ``host:port``; with port 0, the port that was chosen.
 
     Args:
-        watched: Whose numbers are shown.
+        watched: The store whose numbers are shown.
         address: ``host:port``.
         public: Whether other machines may reach it.
 
     Raises:
-        ConfigError: Other machines would reach it, and it is not public.
-        AddressError: It cannot be listened on.
+        ConfigError: Other machines could reach the address, but `public` is not set.
+        AddressError: The address cannot be listened on.
     """
 
     def __init__(self, watched: Watched, address: str, *, public: bool = False) -> None:
@@ -77,7 +77,7 @@ class Monitor:
         _logger.info("metrics and status at http://%s", self.address)
 
     def close(self) -> None:
-        """Answer nobody any more, and end the thread. Blocks for as long as one answer takes; may be called twice."""
+        """Stop answering and end the thread. Blocks for as long as one answer takes; may be called twice."""
         with contextlib.suppress(RuntimeError):  # the loop has ended already
             self._loop.call_soon_threadsafe(self._stop.set)
         self._worker.close()
