@@ -1,9 +1,9 @@
-"""Parents stay younger than their children, so that a prefix leaves the host pool from its tail. Pure.
+"""Keeps blocks younger than those behind them, so that a prefix is evicted from its tail. Pure.
 
-A batch counts as used tail first, but a request whose blocks come in several batches, or are partly held
-already, leaves its first blocks older than its last: they would go first, and the rest be worth nothing. So
-once such a request has ended its whole prefix is made young again, tail first, a bounded slice at each step of
-the upkeep. That is no use: it counts for no policy that counts uses.
+Each batch is touched tail first. But if the blocks of a request come in several batches, or are partly held
+already, its first blocks end up older than its last: they would be evicted first, and the rest be worthless. So
+after such a request the whole prefix is touched again, tail first, a bounded slice at each step of the upkeep.
+A policy that counts uses does not count this touch.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _SLICE_BLOCKS = 512
 
 
 class Ageing:
-    """Prefixes to be made young again.
+    """The prefixes to touch again.
 
     Args:
-        directory: Where blocks are found.
-        host: Whose order is kept.
+        directory: Checks that entries still belong to their keys.
+        host: The room whose blocks are touched.
     """
 
     def __init__(self, directory: Directory, host: HostRoom) -> None:
@@ -42,12 +42,12 @@ class Ageing:
         return bool(self._prefixes)
 
     def renew(self, life: Life, keys: UInt64Array, entries: Int64Array) -> None:
-        """Have the blocks of a prefix, uint64[n, 4], made young in the next steps, where entries are still theirs."""
+        """Queue a prefix, uint64[n, 4] keys and their entries; entries of other keys by then are skipped."""
         if len(keys):
             self._prefixes.append((life, keys, entries))
 
     def step(self, now: float) -> None:
-        """Make the last blocks of the first prefix young."""
+        """Touch the last slice of the first prefix."""
         if not self._prefixes:
             return
         life, keys, entries = self._prefixes.popleft()

@@ -1,7 +1,8 @@
-"""Which block comes before which, so that nothing is written whose head would be missing. Pure; of the planner.
+"""The predecessor of each block, so that no block is written without those before it. Pure; part of the planner.
 
-A block of a prefix is worth nothing without those before it. Each entry remembers its predecessor's entry from
-the last put that named it; what may be written is what stands on SSD, or is on its way there, or heads a chain.
+A block is worthless without the blocks before it in its prefix. Each entry stores the entry of its predecessor, from
+the last put that named it. A block may be written if it heads a chain, or if its predecessor is on SSD, on its way
+there, or written before it in the same batch.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Chains:
         self._directory = directory
 
     def link(self, request: Request, lo: int, entries: Int64Array) -> None:
-        """A put names blocks from position `lo` on; entries are -1 where one was refused."""
+        """Store the predecessors of the blocks that a put names from position `lo` on; an entry of -1 was refused."""
         if lo:
             first = int(request.entries[lo - 1]) + 1 or _MISSING
         elif request.parents[:1].any():
@@ -53,7 +54,7 @@ class Chains:
         self._directory.parent[entries] = before
 
     def _on_ssd(self, parents: Int32Array, children: Int64Array) -> NDArray[np.bool_]:
-        """Whether predecessors, as entry + 1, are on SSD or on their way; one whose entry is another block's is not."""
+        """Which predecessors (entry + 1) are on SSD or on their way; false if the entry is another block's by now."""
         directory, above = self._directory, parents.astype(np.int64) - 1
         state = directory.ssd.state[above]
         there = (parents > 0) & ((state == State.READY) | (state == State.FILLING))
@@ -64,7 +65,7 @@ class Chains:
         return fits
 
     def rooted(self, entries: Int64Array) -> NDArray[np.bool_]:
-        """Which blocks, given heads first, may be written: behind one that is on SSD, or that goes there before."""
+        """Which blocks, given heads first, may be written: heads, and those whose predecessor is written first."""
         parents = self._directory.parent[entries]
         if np.count_nonzero(parents[1:] == entries[:-1] + 1) == len(entries) - 1:  # one piece of a chain
             first = bool(parents[0] == _HEAD) or bool(self._on_ssd(parents[:1], entries[:1])[0])
@@ -78,7 +79,7 @@ class Chains:
 
     @staticmethod
     def _follow(entries: Int64Array, parents: Int32Array, rooted: NDArray[np.bool_]) -> None:
-        """Find those that follow one which may be written, but not at once."""
+        """Add blocks whose predecessor may be written and comes earlier, but not directly before them."""
         written = set(entries[rooted].tolist())
         for position in (~rooted).nonzero()[0].tolist():
             if int(parents[position]) - 1 in written:
@@ -86,7 +87,7 @@ class Chains:
                 written.add(int(entries[position]))
 
     def with_heads(self, entries: Int64Array) -> Int64Array:
-        """Blocks of one generation and what must be written before them, heads first, without those that have none."""
+        """These blocks of one generation and the unwritten ones before them, heads first, if they may be written."""
         directory = self._directory
         parent_of, host, ssd = directory.parent.data, directory.host.state.data, directory.ssd.state.data
         found = dict.fromkeys(entries.tolist())

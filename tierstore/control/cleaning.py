@@ -1,9 +1,9 @@
-"""Write-back when blocks are about to leave: those who would be evicted next are on SSD before they are. Pure.
+"""Write-back just before eviction: the next victims are written to SSD before their slots are needed. Pure.
 
-A step of the upkeep, where the admission policy asks for it. It looks at the next victims of each slot class, as far
-as room has not been made already, and writes those that only the host holds, behind the heads of their chains.
-Who is written is pinned meanwhile, so that others go first. Whoever takes slots evicts what SSD holds before what
-still waits to be written; that is lost only where nothing else is left.
+A step of the upkeep, if the admission policy asks for it. It looks at the next victims of each slot class, as many
+as are not covered by free slots and writes in flight, and writes those that SSD does not hold, the heads of their
+chains first. A block being written is pinned, so others are evicted first. Blocks that SSD holds are evicted before
+blocks that wait to be written; those are lost only if nothing else is left.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 __all__ = ["Cleaning"]
 
 _AHEAD_BLOCKS = 1024
-"""Next victims that are kept clean, or a quarter of a small pool: two slices of a put come between two steps."""
+"""Next victims kept clean, at most a quarter of the pool: up to two slices of a put come between two steps."""
 
 _SPARED_BLOCKS = 1024
-"""Blocks looked at for one that SSD holds, to bound a lock hold; nobody takes more than half of it at a time."""
+"""Next victims searched for those that SSD holds, to bound a lock hold; one call takes at most half as many slots."""
 
 _WRITE_BLOCKS = 512
 """Blocks that one step writes, to bound a lock hold."""
 
 
 class Cleaning:
-    """Keeps the next victims clean.
+    """Keeps the next victims clean, which is to say held by SSD.
 
     Args:
         mind: Shared with the stories.
-        write_back: What writes.
-        lives: Every generation by its number; the planner's own.
+        write_back: Writes the blocks.
+        lives: Every generation by its number; the planner's own mapping.
     """
 
     def __init__(self, mind: Mind, write_back: WriteBack, lives: Mapping[int, Life]) -> None:
@@ -64,11 +64,11 @@ class Cleaning:
 
     @property
     def due(self) -> bool:
-        """Whether slots were taken, blocks have come or writes have ended since the last step, and writes are on."""
+        """Whether slots, blocks or writes in flight have changed since the last step, and writes are on."""
         return self._write_back.asks_when_leaving and self._seen != self._now and self._mind.health.writes_on
 
     def step(self, plan: Plan, now: float) -> None:
-        """Write what would be evicted next and only the host holds."""
+        """Write the next victims that SSD does not hold."""
         if not self.due:
             return
         directory = self._mind.directory
@@ -82,7 +82,7 @@ class Cleaning:
         self._seen = self._now
 
     def _next_victims(self) -> Int64Array:
-        """Who would leave, of each slot class, if as much room were wanted as is kept: writes under way are room."""
+        """The next victims to keep clean in each slot class; free slots and writes in flight count as clean."""
         host, found = self._mind.host, [np.empty(0, np.int64)]
         for slot_class, block_nbytes in {life.slot_class: life.block_nbytes for life in self._lives.values()}.items():
             count = min(_AHEAD_BLOCKS, host.pool_nbytes // block_nbytes // 4)
@@ -91,9 +91,9 @@ class Cleaning:
         return np.concatenate(found)
 
     def _clean(self, life: Life, dirty: Int64Array, plan: Plan, now: float) -> None:
-        """Write these of one life, as many as may be written now; what SSD does not want is spared no longer.
+        """Write dirty blocks of one generation, as many as may be in flight; mark as SPURNED those SSD does not want.
 
-        Nor is what stands behind that: it would stay when its head goes.
+        Blocks behind a spurned one in its chain are SPURNED too: without it they are worth nothing.
         """
         mind, directory, chains = self._mind, self._mind.directory, self._write_back.chains
         wanted = chains.with_heads(dirty)
@@ -103,7 +103,7 @@ class Cleaning:
         if len(offered):
             self._write(life, offered, plan, now)
         refused = directory.ssd.state[offered] == State.ABSENT
-        if np.count_nonzero(refused) and not self._write_back.parking:  # among which it may be
+        if np.count_nonzero(refused) and not self._write_back.parking:  # a refused one may just be parked
             rest = rest[chains.rooted(rest)]
         directory.flags[dirty] &= ~SPURNED
         spurned = dirty[(directory.ssd.state[dirty] == State.ABSENT) & ~np.isin(dirty, rest)]
@@ -119,10 +119,10 @@ class Cleaning:
         self._write_back.offer(request, np.arange(len(entries)), plan, now, leaving=True)
 
     def spare(self, slot_class: int, count: int, victims: Int64Array, again: bool) -> Int64Array:
-        """Who leaves instead of the next victims, so that none does that waits to be written while others can.
+        """Choose other victims, so that a block that waits to be written is evicted only if no other can be.
 
-        Whoever asks for more than can leave is cut short anyhow. One who comes `again` is given what costs nothing,
-        and the others are written meanwhile.
+        If fewer blocks than `count` are evictable the caller is cut short anyhow. If it asks `again`, it gets only
+        the clean ones, and the others are written meanwhile.
         """
         mind = self._mind
         if not np.count_nonzero(self._waits(victims)):
@@ -135,11 +135,11 @@ class Cleaning:
         return np.concatenate([clean, victims[waits][: count - len(clean)]])
 
     def leave(self, entries: Int64Array) -> None:
-        """Count those that leave for whatever reason while they wait to be written: they are lost."""
+        """Count evicted blocks that still waited to be written: they are lost."""
         self._mind.not_stored("unwritten", int(np.count_nonzero(self._waits(entries))))
 
     def _waits(self, entries: Int64Array) -> BoolArray:
-        """Which blocks only the host holds, and are to be written before they leave."""
+        """Which blocks SSD does not hold, and are to be written before they are evicted."""
         directory = self._mind.directory
         waits: BoolArray = directory.ssd.state[entries] == State.ABSENT
         waits &= directory.flags[entries] & SPURNED == 0

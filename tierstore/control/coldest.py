@@ -1,11 +1,11 @@
-"""Which chunk file goes when room is short: that of the fewest blocks worth keeping. Pure; asked by `ssd_room`.
+"""Which chunk file is reclaimed next: the one with the smallest share of warm blocks. Pure; called by `ssd_room`.
 
-All blocks on SSD stand in one order, whichever file holds them: by their last use, and of those used together the
-deepest is the oldest, for without its tail a prefix is shorter and without its head it is nothing. The oldest of
-that order are cold. Where every file holds so many others that writing them again would cost more than is allowed,
-more of them are cold. The greedy choice is that of log-structured file systems (Rosenblum, Ousterhout: The Design and
-Implementation of a Log-Structured File System, SOSP 1991, https://doi.org/10.1145/121132.121137); the figures
-are those of docs/decisions/0024-the-coldest-file-goes.md.
+All blocks on SSD have one order across files: by last use, and among blocks used together the deepest is the oldest,
+since a prefix without its tail is shorter but without its head is worthless. The oldest of that order are cold, the
+others warm. If every file holds more warm blocks than may be written again, the cold share grows until one does not.
+The greedy choice is that of log-structured file systems (Rosenblum, Ousterhout: The Design and Implementation of a
+Log-Structured File System, SOSP 1991, https://doi.org/10.1145/121132.121137); the figures are from
+docs/decisions/0024-the-coldest-file-goes.md.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 __all__ = ["Leaving", "ages", "coldest", "without_new"]
 
 _COLD_SHARE = 0.02
-"""Of all blocks on SSD, those that are cold whatever it costs to keep them: room that waits to be won."""
+"""Share of the blocks on SSD that is cold in any case, even if a file has room to keep them."""
 
 _COLDER = 1.5
-"""By how much that share grows at a time where it must."""
+"""Factor by which that share grows at a time."""
 
 _SAMPLE_ENTRIES = 1 << 12
-"""Directory entries that one choice looks at, evenly spread, to bound a lock hold."""
+"""Directory entries sampled for one choice, evenly spread, to bound a lock hold."""
 
 _NEW_FILES = 8
-"""One of so many files is new, and never less than two, where there are as many."""
+"""One of so many files counts as new; at least two do, but never all."""
 
 _DEPTH_BITS = 16
 _AWAITED = 1 << 62
 
 
 class Leaving(NamedTuple):
-    """A file that is to go.
+    """The file to reclaim.
 
     Attributes:
         file: Its number.
-        warm_above: Its blocks of a higher age, see `ages`, are to be written again.
+        warm_above: Its blocks above this in the order of `ages` are warm.
     """
 
     file: int
@@ -54,7 +54,7 @@ class Leaving(NamedTuple):
 
 
 def ages(directory: Directory, entries: Int64Array) -> Int64Array:
-    """int64[n]; where blocks stand among all, the oldest lowest: what a waiting request needs is the youngest."""
+    """int64[n]; the rank of blocks in the order of all, the oldest lowest; blocks in the look-ahead window highest."""
     depths = directory.depth[entries].astype(np.int64)
     order: Int64Array = (directory.last_use[entries].astype(np.int64) << _DEPTH_BITS) + (0xFFFF - depths)
     order[directory.next_use[entries] > 0] = _AWAITED
@@ -62,21 +62,21 @@ def ages(directory: Directory, entries: Int64Array) -> Int64Array:
 
 
 def without_new(num_blocks: Mapping[int, int]) -> dict[int, int]:
-    """The files that may go, of all of them, oldest first; both with how many blocks were written to each.
+    """The files that may be reclaimed: all but the new ones. Maps files, oldest first, to the blocks written to each.
 
-    What is new is being written, or may still be waited for: a durable put would find that it has gone before the sync.
+    A new file is being written, or a durable put may still wait for its sync and would lose blocks it has written.
     """
     num_new = min(len(num_blocks) - 1, max(2, len(num_blocks) // _NEW_FILES))
     return dict(islice(num_blocks.items(), len(num_blocks) - num_new))
 
 
 def coldest(directory: Directory, num_blocks: Mapping[int, int], share_max: float) -> Leaving:
-    """The file to go; costs about half a millisecond however large the directory is.
+    """Choose the file to reclaim; takes about half a millisecond, however large the directory is.
 
     Args:
-        directory: Read alone.
-        num_blocks: By the number of each file that may go, oldest first, how many blocks were written to it.
-        share_max: Of its blocks, those that may be warm.
+        directory: Only read.
+        num_blocks: Files that may be reclaimed, oldest first, each with the number of blocks written to it.
+        share_max: Share of a file's blocks that may be warm.
     """
     files = np.fromiter(num_blocks, np.int64, len(num_blocks))
     written = np.maximum(1, np.fromiter(num_blocks.values(), np.int64, len(num_blocks)))

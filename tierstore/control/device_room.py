@@ -1,10 +1,9 @@
-"""Room in the device pool: copies of blocks in memory of the device, for hits that cross no link. Pure; under the lock.
+"""Room in the device pool: copies of blocks in device memory, for hits that cross no link. Pure; under the lock.
 
-A third column of the directory beside host and SSD. Nothing is promised of a block in here: it comes as a copy of
-what a put has stored or a get has loaded, where the admission policy wants it, and leaves when another needs the
-slot. What only this pool holds is forgotten then: it is dropped, never written down, since whoever needed it longer
-has it in host memory or on SSD. Eviction happens at reservation, in the policy's order and after that of the window of
-waiting requests, and a copy for which there is no slot is not made.
+The directory tracks this pool in columns of its own, beside host and SSD. A block gets a copy here after a put has
+stored or a get has loaded it, if the admission policy wants it, or by a direct read. The pool promises nothing: a copy
+is dropped when another needs its slot and is never written elsewhere, even if no other tier holds the block. Eviction
+happens when slots are taken, in the policy's order, then in that of the look-ahead window. Without a slot, no copy.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ _DRAIN_BLOCKS = 512
 
 @dataclass(frozen=True, slots=True)
 class DevicePool:
-    """What a planner is given where there is a device pool.
+    """The device pool, as given to a planner.
 
     Attributes:
-        slots: The pool, cut.
-        admission: Which blocks get a copy in it; `Offer.dst` says for which tier it is asked.
+        slots: Allocator of the pool's slots.
+        admission: Decides which blocks get a copy in it; `Offer.dst` names the tier it is asked for.
     """
 
     slots: SlotAllocator
@@ -52,7 +51,7 @@ class DevicePool:
 
     @property
     def nbytes(self) -> int:
-        """What the pool holds at most."""
+        """Bytes of all slabs."""
         return self.slots.capacity_slabs * self.slots.slab_nbytes
 
 
@@ -60,10 +59,10 @@ class DeviceRoom:
     """Slots on the device, and the blocks in them.
 
     Args:
-        directory: Whose device columns it changes.
-        pool: The slots, and who may enter.
+        directory: Its device columns are changed here.
+        pool: The slots, and the admission policy.
         new_policy: Makes the eviction policy of one slot class.
-        metrics: Counted into.
+        metrics: Where it counts.
     """
 
     def __init__(self, directory: Directory, pool: DevicePool, new_policy: NewPolicy, metrics: Metrics) -> None:
@@ -78,7 +77,7 @@ class DeviceRoom:
         self._draining: tuple[int, int] | None = None  # slab, the class it leaves
 
     def open_class(self, slot_nbytes: int) -> int:
-        """The class of a slot size; ConfigError where the pool cannot hold such slots."""
+        """The class of a slot size; ConfigError if the pool cannot hold such slots."""
         least_nbytes = SLAB_SLOTS_MIN * slot_nbytes
         if least_nbytes > self._slots.slab_nbytes:
             raise ConfigError(
@@ -92,7 +91,7 @@ class DeviceRoom:
         return slot_class
 
     def admits(self, entries: Int64Array, block_nbytes: int) -> NDArray[np.bool_]:
-        """Which of the distinct blocks, READY in host memory, should get a copy and have none."""
+        """Which of these distinct blocks, READY in host memory, are admitted and have no copy here."""
         directory = self._directory
         again = directory.flags[entries] & AGAIN > 0
         hits = directory.hits[entries].astype(np.int32)
@@ -102,9 +101,9 @@ class DeviceRoom:
         return wanted
 
     def take(self, slot_class: int, count: int, *, after_turn: int = NEVER) -> Int64Array:
-        """Up to `count` slots, evicting where none are free: int64[k] pool pages, k <= count.
+        """Take up to `count` slots; evict blocks if too few are free. Returns int64[k] pool pages, k <= count.
 
-        Of the look-ahead window only blocks leave whose turn comes after one; `NEVER` for none of them.
+        Of the look-ahead window, evict only blocks whose turn comes after `after_turn`; `NEVER`: none of them.
         """
         self._drain()
         pages = self._slots.take(slot_class, count)
@@ -129,7 +128,7 @@ class DeviceRoom:
         return pages
 
     def take_all(self, slot_class: int, count: int) -> Int64Array | None:
-        """`count` slots, none of them from the look-ahead window; None where there are not so many."""
+        """`count` slots, none taken from the look-ahead window; None if there are not so many."""
         self._drain()
         if self._slots.free(slot_class) + self._policies[slot_class].num_evictable < count:
             return None
@@ -146,7 +145,7 @@ class DeviceRoom:
         self._entry_at[pages] = entries
 
     def filled(self, slot_class: int, entries: Int64Array, *, good: Int64Array) -> None:
-        """A copy has ended: of its entries those that are `good` are READY, used tail first, the others given up."""
+        """A copy has ended: its `good` entries become READY, inserted tail first; the others are given up."""
         device = self._directory.device
         gone = device.state[entries] == State.GONE
         arrived = good[device.state[good] == State.FILLING]
@@ -173,16 +172,16 @@ class DeviceRoom:
         self._free(slot_class, gone)
 
     def await_use(self, slot_class: int, entries: Int64Array) -> None:
-        """Blocks have come into the window: the policy alone does not evict them any more."""
+        """Blocks have come into the window: the policy may not evict them any more."""
         ready = entries[self._directory.device.state[entries] == State.READY]
         self._policies[slot_class].set_evictable(ready, False)
 
     def release_use(self, slot_class: int, entries: Int64Array) -> None:
-        """Blocks have left the window: the policy orders them again."""
+        """Blocks have left the window: the policy may evict them again."""
         self._policies[slot_class].set_evictable(entries[self._directory.device.loose(entries)], True)
 
     def touch(self, slot_class: int, entries: Int64Array) -> None:
-        """READY blocks of a prefix were used, tail first; others are passed over."""
+        """Touch READY blocks, given in prefix order, tail first; skip the others."""
         ready = entries[self._directory.device.state[entries] == State.READY]
         self._policies[slot_class].touch(ready[::-1])
 
@@ -215,7 +214,7 @@ class DeviceRoom:
             self._directory.release(entries)
 
     def _begin_drain(self, slot_class: int) -> None:
-        """Take a slab from the class that has the most, where it can spare one and has more than this class."""
+        """Drain a slab of the class with most slabs for this class, if it has at least two more."""
         if self._draining is not None:
             return
         donor = max(self._slot_nbytes, key=self._slots.num_slabs)
@@ -227,7 +226,7 @@ class DeviceRoom:
                 self._draining = (slab, donor)
 
     def _drain(self) -> None:
-        """Evict a bounded number of unpinned blocks from the draining slab; ends when its last slot is back."""
+        """Evict a bounded number of unpinned blocks from the draining slab; it ends when its last slot is free."""
         if self._draining is None:
             return
         slab, donor = self._draining

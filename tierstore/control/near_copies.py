@@ -1,12 +1,11 @@
-"""How blocks come into the device pool, from pages or SSD, and back to host memory for who borrows slots there.
+"""Copies into the device pool, from pages or SSD, and back to host memory for borrowers of host slots.
 
     keep_near:     a put has stored blocks, or a get has loaded them: plan their copy on the device, across no link
-    kept_near:     it has ended: READY in the device pool, or not there; the request goes on
-    slots_near:    a get wants blocks that SSD alone holds: slots for them here, past host memory, where there are some
-    brought_back:  a copy from there into host slots has ended: READY in host memory too, or not; its waiters go on
+    kept_near:     that copy has ended: READY in the device pool, or ABSENT; the request goes on
+    slots_near:    slots of the device pool for a get's blocks on SSD, to be read straight into it
+    brought_back:  a copy from the device pool into host slots has ended: READY there, or ABSENT; its waiters go on
 
-Nobody is promised a copy in the device pool: for want of a slot, of admission or of time it is not made. Pure; called
-by stories.
+A copy in the device pool is never promised: without a slot, admission or time it is not made. Pure; called by stories.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ __all__ = ["brought_back", "coming_near", "keep_near", "kept_near", "slots_near"
 
 
 def keep_near(mind: Mind, request: Request, positions: Int64Array, plan: Plan, now: float) -> None:
-    """Copy blocks that a copy of the request has just moved into the device pool too.
+    """Copy blocks to the device pool too, once the request has stored or loaded them.
 
-    The request waits for it, since its pages are the caller's; one that is past its deadline does without.
+    The request waits for this copy, since it touches the caller's pages. Past its deadline no copy is made.
     """
     room = mind.device
     if room is None or request.far is not TierName.DEVICE or now >= request.deadline:
@@ -48,9 +47,9 @@ def keep_near(mind: Mind, request: Request, positions: Int64Array, plan: Plan, n
 
 
 def _take(mind: Mind, room: DeviceRoom, request: Request, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Slots for as many of these blocks as there are, and which: those first that waiting requests need.
+    """The blocks that get slots, and their slots; blocks that waiting requests need come first.
 
-    A block takes none from one that they need sooner, or at all where none needs it itself.
+    A block that no waiting request needs takes no slot from the window; one that is needed, only from later ones.
     """
     directory, slot_class = mind.directory, request.life.device_class
     awaited = directory.next_use[request.entries[positions]] > 0
@@ -64,7 +63,7 @@ def _take(mind: Mind, room: DeviceRoom, request: Request, positions: Int64Array)
 
 
 def kept_near(mind: Mind, record: JobRecord, outcomes: UInt8Array, plan: Plan, now: float) -> None:
-    """A copy into the device pool has ended: its request goes on, however that went."""
+    """A copy into the device pool has ended, well or not: its request goes on."""
     job, request = record.job, record.request
     assert mind.device is not None and request is not None and isinstance(job, CopyJob)
     mind.device.filled(request.life.device_class, job.entries, good=job.entries[outcomes == Outcome.OK])
@@ -73,7 +72,7 @@ def kept_near(mind: Mind, record: JobRecord, outcomes: UInt8Array, plan: Plan, n
 
 
 def coming_near(mind: Mind, request: Request, entries: Int64Array) -> NDArray[np.bool_]:
-    """Which of a get's blocks are on their way from SSD into the device pool, where it can take them from."""
+    """Which of a get's blocks are being read from SSD into the device pool, from where it can load them."""
     coming: NDArray[np.bool_] = np.zeros(len(entries), np.bool_)
     if mind.device is not None and mind.limits.direct_reads and request.far is TierName.DEVICE:
         filling = (entries >= 0) & (mind.directory.device.state[entries] == State.FILLING)
@@ -84,15 +83,15 @@ def coming_near(mind: Mind, request: Request, entries: Int64Array) -> NDArray[np
 
 
 def slots_near(mind: Mind, request: Request, entries: Int64Array, held: Int64Array) -> Int64Array | None:
-    """Slots of the device pool for all of these blocks, to be read from SSD straight into them; None where not.
+    """Slots of the device pool for direct reads of all of these blocks from SSD; None if not all can be read so.
 
-    One whose last read has failed goes by way of host memory, which asks less of the machine.
+    A block whose last read failed is read through host memory, the simpler path.
 
     Args:
         mind: Shared with the stories.
         request: A get.
-        entries: int64[n] of what it misses.
-        held: int64[k] of what it will take from the device pool, and must not lose to these.
+        entries: int64[n]; its blocks that must be read.
+        held: int64[k]; its blocks in the device pool, which must not be evicted for these.
     """
     directory, device_class = mind.directory, request.life.device_class
     if mind.device is None or not mind.limits.direct_reads or request.far is not TierName.DEVICE:
@@ -108,7 +107,7 @@ def slots_near(mind: Mind, request: Request, entries: Int64Array, held: Int64Arr
 
 
 def brought_back(mind: Mind, record: JobRecord, outcomes: UInt8Array, plan: Plan, now: float) -> None:
-    """A copy from the device pool into host slots has ended: its blocks become visible, then waiters go on."""
+    """A copy from the device pool into host slots has ended: its blocks become READY, then waiters go on."""
     job, life, host = record.job, record.waiters[0][0].life, mind.directory.host
     assert mind.device is not None and isinstance(job, CopyJob)
     entries, good = job.entries, outcomes == Outcome.OK

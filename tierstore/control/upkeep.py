@@ -1,7 +1,7 @@
-"""What the mind does between requests, a bounded slice at a time: unpark, reap, renew, reclaim, drain. Pure.
+"""Work between requests, in bounded slices: unpark, reap, renew, clean, drain, reclaim. Pure.
 
-Called by the planner after every verb and result while something is due. Each step touches at most a few
-hundred blocks, so that no lock hold grows with the size of the store.
+The planner calls `step` after every verb and result while something is due. A step touches at most some
+hundreds of blocks, so that the time the lock is held does not grow with the size of the store.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _REAP_ENTRIES = 512
 
 
 class Upkeep:
-    """Old generations to reap, files to reclaim, slabs to drain.
+    """Reaps old generations, reclaims chunk files, drains slabs, and calls what else runs between requests.
 
     Args:
         mind: Shared with the stories.
-        lives: Every generation by its number; the planner's own. One that has been reaped leaves it.
-        write_back: What writes blocks that are about to leave.
-        unpark: Writes what has waited for room.
+        lives: Every generation by its number; the planner's own mapping. A reaped one is removed from it.
+        write_back: Writes blocks that are about to be evicted.
+        unpark: Writes parked batches that are due.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Upkeep:
 
     @property
     def due(self) -> bool:
-        """Whether a step might get something done."""
+        """Whether a step might have work to do."""
         ssd = self._mind.ssd
         return (
             bool(self._reaping)
@@ -74,7 +74,7 @@ class Upkeep:
         )
 
     def step(self, plan: Plan, now: float) -> bool:
-        """Do one bounded slice of what is due; True while there is more that can be done now."""
+        """Do one bounded slice of what is due; true if more can be done at once."""
         mind = self._mind
         self._unpark(plan, now)
         more = self._reap_step()
@@ -100,7 +100,7 @@ class Upkeep:
         return mind.ssd.forgetting
 
     def discarded(self, job: DiscardJob, result: CopyResult) -> None:
-        """A file has gone, or could not."""
+        """The discard of a file has ended, or its link refused it."""
         assert self._mind.ssd is not None
         if result.outcomes[0] == Outcome.REJECTED:
             self._mind.ssd.kept(job.file)
@@ -108,7 +108,7 @@ class Upkeep:
             self._mind.ssd.discarded(job.file, result.dst_free_nbytes)
 
     def settled(self, result: CopyResult) -> None:
-        """Tombstones are written, or a sync or probe has ended: take in what the tier says of its files."""
+        """Tombstones, a sync or a probe have ended: take in the tier's new files, free bytes and files in doubt."""
         ssd = self._mind.ssd
         if ssd is not None and result.dst_locations is not None:
             ssd.adopt_files([file for file in set(result.dst_locations.file.tolist()) if file >= 0])
@@ -118,7 +118,7 @@ class Upkeep:
             ssd.doubt(result.in_doubt)
 
     def rewritten(self, job: CopyJob, result: CopyResult) -> None:
-        """A rewrite has ended: what was written lies in its new file, what was not leaves with the old one."""
+        """A rewrite has ended: blocks written are in their new file; the others are forgotten with the old one."""
         mind, entries = self._mind, job.entries
         assert mind.ssd is not None and isinstance(job.src_locations, Extents)
         there = mind.directory.ssd.state[entries] == State.READY
@@ -148,7 +148,7 @@ class Upkeep:
         return bool(self._reaping)
 
     def discard(self, life: Life, entries: Int64Array) -> None:
-        """Make held entries unknown at once; what is pinned or filling is freed when its copy ends."""
+        """Make held entries unknown at once; slots that are pinned or filling are freed when their copies end."""
         if not len(entries):
             return
         mind = self._mind
