@@ -1,7 +1,7 @@
-"""Digests of LoRA adapters: a block hash holds an adapter's name and path, and neither tells when its weights change.
+"""Digests of LoRA adapters. A block hash covers only an adapter's name and path, which stay when its weights change.
 
-Called by the scheduler's half, which waits for no file: a digest is made on a thread of its own when an adapter is met
-first, and until it is there the adapter's requests neither load nor save.
+Called by the scheduler's half, which never waits for a file. The first request of an adapter starts its digest on a
+separate thread; until it is done, the adapter's requests neither load nor save.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Adapters:
         return reading.digest
 
     def forget(self, path: str) -> None:
-        """Read an adapter's weights, again where they were read before: the engine has been told to load it anew."""
+        """Start reading an adapter's weights, also if they were read before: the engine loads the adapter anew."""
         reading = self._readings[path] = _Reading()  # what an earlier one still brings is nobody's
         if self._worker is None:
             self._worker = Worker("adapters", capacity=_WAITING_MAX)

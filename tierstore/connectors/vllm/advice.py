@@ -1,7 +1,7 @@
-"""What the store says of a request: asked at once where it is in this process, on a thread where it is not.
+"""Asks the store what it holds of a request: directly in this process, or on a thread through a service.
 
-The scheduler waits for no socket. So a question to a service is sent when a request comes, and again whenever it is
-asked about after an answer; until the answer is there the request may be held back. Called on the scheduler's thread.
+The scheduler never waits for a socket. A question to a service is sent when a request arrives, and again at each query
+after an answer. Until the answer comes the request may be held back. Called on the scheduler's thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Kept:
     Attributes:
         handle: The verbs of its namespace.
         group: Position in the list of groups.
-        window: Blocks of it that a prefix needs before its end; None where it needs all.
+        window: How many blocks before its end a prefix needs of this group; None: all.
         queue: Number of its queue of waiting requests; each namespace has its own.
     """
 
@@ -54,13 +54,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of a prompt's blocks, over all groups and shards: a block counts where each has what it needs.
+    """What is known of a prompt's blocks, over all groups and shards. A block counts if every one has what it needs.
 
     Attributes:
-        head: Blocks from the prompt's first that are held, of those that the engine holds itself.
-        leading: Blocks behind those that are held without a hole.
-        stop: How many of them are worth loading.
-        in_host: How many of those lie in host memory now.
+        head: Leading blocks that the store holds, of those that the engine holds itself.
+        leading: Blocks after those that the store holds without a hole.
+        stop: How many of the `leading` blocks are worth loading.
+        in_host: How many of the `stop` blocks are in host memory now.
     """
 
     head: int
@@ -96,10 +96,10 @@ def _find(kept: Sequence[Kept], keys: Sequence[bytes], first: int) -> Found:
 
 
 def fit(windows: Sequence[tuple[int, NDArray[np.bool_]]], stop: int) -> int:
-    """The longest prefix, of at most `stop` blocks, before whose end every window is whole.
+    """The longest prefix, of at most `stop` blocks, such that every window before its end is complete.
 
     Args:
-        windows: Of each its length in blocks, and bool[n]: whether a block is there.
+        windows: For each, its length in blocks and bool[n]: whether each block is there.
         stop: At most n.
     """
     holes = [(window, np.flatnonzero(~there)) for window, there in windows]
@@ -114,7 +114,7 @@ def fit(windows: Sequence[tuple[int, NDArray[np.bool_]]], stop: int) -> int:
 
 
 class Advisor(Protocol):
-    """Who asks the store on the scheduler's behalf. Nothing here waits, and what the store refuses is no hit."""
+    """Asks the store on the scheduler's behalf. Only `close` blocks. A refusal by the store counts as a miss."""
 
     def begin(self, request_id: str, keys: Sequence[bytes]) -> None:
         """A request has come, and will be asked about."""
@@ -182,7 +182,7 @@ class There:
         self.find(request_id, keys, 0)
 
     def find(self, request_id: str, keys: Sequence[bytes], first: int) -> Found | None:
-        """An answer that has come since it was asked last; else it is asked, or on its way."""
+        """An answer that has arrived since the last query; otherwise the question is sent or in flight."""
         answer = self._answers.pop(request_id, None)
         if answer is not None:
             del self._asked[request_id]

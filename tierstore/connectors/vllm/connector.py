@@ -1,4 +1,4 @@
-"""What vLLM calls: hands each call to the half that this process holds, and does nothing itself.
+"""The class that vLLM calls: it passes each call to this process's half of the connector, and does nothing itself.
 
 The method list is vLLM's; `tests/vllm` compares it with the installed base class.
 """
@@ -63,7 +63,7 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """A save that is dropped is a later miss, so nothing is computed again for its sake."""
+        """No: a dropped save only causes a later miss, so vLLM need not compute anything again for it."""
         return False
 
     @classmethod
@@ -79,7 +79,7 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self.worker.bind(self._seat.store(lambda: self._open(device)), device, kv_caches)
 
     def _open(self, device: Device) -> Opened:
-        """The store where it is this process's to hold, else a client of who holds it."""
+        """The store itself if this process holds it, otherwise a client of the process that does."""
         parallel, engine_id = self._vllm_config.parallel_config, str(self._kv_transfer_config.engine_id)
         if self._options.mode == "service":
             from tierstore.client import Client
@@ -102,7 +102,7 @@ class TierStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return self.worker.namespaces
 
     def handle_preemptions(self, kv_connector_metadata: StepJobs) -> None:
-        """Start loads that nothing of this step waits for before it is computed, so that they run beside it."""
+        """Start loads that this step does not wait for. They start before its compute, and so run beside it."""
         if not kv_connector_metadata.layerwise:
             self.worker.start_loads(kv_connector_metadata)
 

@@ -1,6 +1,6 @@
-"""KV events: tells whoever routes requests by them which blocks the store holds, and when it holds them no longer.
+"""KV events: tell request routers which blocks the store holds, and when it no longer holds them.
 
-vLLM publishes them with those of its own cache. Called by the scheduler's half; a service is asked on its thread.
+vLLM publishes them with the events of its own cache. Called by the scheduler's half; a service is asked on a thread.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Events:
     """What is told of the store's blocks.
 
     Args:
-        group: Of layers; where there are several, the one that keeps every block of a prompt.
-        num_shards: That must have a block, so that it counts.
-        tell: Has every group and shard told something, and does not wait for it.
+        group: A group of layers; of several, the one that keeps every block of a prompt.
+        num_shards: How many shards must have a block for it to count.
+        tell: Sends a message to every group and shard, without waiting.
     """
 
     def __init__(self, group: Group, *, num_shards: int, tell: Tell) -> None:

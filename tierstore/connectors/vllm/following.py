@@ -1,7 +1,7 @@
-"""What becomes of blocks: the store is asked in every step, a slice of them, since nobody tells who used it.
+"""Tracks where blocks are, for KV events. The store sends no notices, so each step asks it about a slice of the blocks.
 
-Blocks that nobody has been told of come first; of the others a few each time. Called on the scheduler's thread,
-which waits for no answer: one that is not there yet is looked for in the next step.
+Blocks not reported yet come first, then a few of the others. Called on the scheduler's thread, which never waits: an
+answer that has not arrived is picked up in a later step.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class _Question:
 
 
 class Followed(Generic[T]):
-    """Blocks, and where each has been told to be.
+    """Blocks, and the place last reported for each.
 
     Args:
-        ask: Has every shard say where it has blocks, and does not wait for it.
-        num_shards: That must have a block, so that it counts.
-        fresh_max: Blocks that are followed and nobody has been told of; of more, the oldest are given up.
-        told_max: Blocks that somebody has been told of; of more, the oldest are given up and taken back.
+        ask: Asks every shard where it has blocks, without waiting.
+        num_shards: How many shards must have a block for it to count.
+        fresh_max: Most blocks followed and not reported yet; beyond that the oldest are dropped.
+        told_max: Most blocks reported; beyond that the oldest are dropped and reported as gone.
     """
 
     def __init__(self, ask: Ask, *, num_shards: int, fresh_max: int = 1 << 14, told_max: int = 1 << 17) -> None:

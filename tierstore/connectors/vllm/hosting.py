@@ -1,8 +1,8 @@
 """A store that the workers of one engine share: the scheduler's process holds it, and serves it to them alone.
 
-For mode `embedded` with several workers, each of which is then a client like any other: it maps the pool and copies for
-itself. The scheduler's process touches no device, and has room for a loop beside its own thread. Lives as long as the
-scheduler's half.
+For mode `embedded` with several workers. Each worker is then an ordinary client: it maps the pool and makes its own
+copies. The scheduler's process touches no device, and has room for a service loop beside its own thread. The store
+lives as long as the scheduler's half.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _path_of(engine_id: str) -> str:
 
 
 def visit(engine_id: str, device: Device) -> Client:
-    """A worker's way to its engine's store. That opens after the worker's cache; the client goes on looking for it."""
+    """A worker's client of its engine's store. The store opens later than the worker's cache; the client retries."""
     return Client(f"{UNIX}{_path_of(engine_id)}", device=device, name=f"pid {os.getpid()}")
 
 

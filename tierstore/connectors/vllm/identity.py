@@ -1,7 +1,7 @@
-"""What goes into a namespace: everything that shaped the engine's KV and is in no block hash.
+"""Builds the namespace: everything that shapes the engine's KV and is not in a block hash.
 
-vLLM chains its block hashes over tokens, salt, adapter and media; they say nothing of the model, its weights, the KV's
-dtype or how a backend packs a page. All that is gathered here, by the worker, once its cache is there.
+vLLM chains its block hashes over tokens, salt, adapter and media. They do not cover the model, its weights, the KV's
+dtype or how a backend packs a page. The worker collects those here, once its cache exists.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def check_hashes(vllm_config: Any) -> None:
 
 
 def check_prefixes(vllm_config: Any) -> None:
-    """Refuse to load for an engine that has its own prefix cache turned off: it may compute as if nothing were before.
+    """Refuse to load for an engine whose own prefix cache is off: it may compute as if there were no prefix.
 
-    vLLM turns it off itself where a backend cannot look back, as that for MLA on a CPU. Who only saves may.
+    vLLM turns it off itself if a backend cannot look back, such as that for MLA on a CPU. Saving alone is allowed.
 
     Raises:
-        ConfigError: It is off, and blocks would be loaded.
+        ConfigError: The prefix cache is off, and blocks would be loaded.
     """
     if vllm_config.kv_transfer_config.is_kv_consumer and not vllm_config.cache_config.enable_prefix_caching:
         raise ConfigError(
@@ -56,7 +56,7 @@ def check_prefixes(vllm_config: Any) -> None:
 
 
 def check_hash_tokens(vllm_config: Any, kv_cache_config: Any, block_tokens: int) -> None:
-    """Refuse hashes of other tokens than a block's: a hash of fewer would name blocks that differ behind those.
+    """Refuse hashes that do not cover exactly a block's tokens: a shorter one would name blocks that differ later on.
 
     Raises:
         ConfigError: vLLM makes more or fewer hashes than blocks.

@@ -1,4 +1,4 @@
-"""What crosses between the halves of the connector: small plain data, pickled by vLLM where they are apart."""
+"""Messages between the halves of the connector: small plain data, pickled by vLLM between processes."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class StepReport(KVConnectorWorkerMetadata):  # type: ignore[misc]
     """What workers tell the scheduler after a step.
 
     Attributes:
-        saved: Jobs that have ended on so many workers, however they ended.
-        failed_loads: Requests of which some block could not be loaded.
+        saved: For each job, how many workers have ended it, however it ended.
+        failed_loads: Requests with a block that could not be loaded.
     """
 
     saved: Counter[int] = field(default_factory=Counter)

@@ -1,8 +1,8 @@
-"""Which bytes of the engine's cache are which bytes of a block.
+"""Maps bytes of the engine's cache to bytes of a block.
 
-A page of the engine (one layer's share of one of its blocks) is opaque here: its bytes are taken by strides as the
-attention backend packs them, and what packed them is part of the namespace. So every physical order of layers, blocks,
-heads and tokens binds alike, and a block of the store may be several blocks of the engine one after another.
+A page of the engine (one layer's share of one of its blocks) is opaque here: its bytes are copied by strides as the
+attention backend packs them, and the namespace names the packing. So every physical order of layers, blocks, heads and
+tokens binds in the same way. One block of the store may be several consecutive blocks of the engine.
 """
 
 from __future__ import annotations

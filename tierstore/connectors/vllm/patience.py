@@ -1,7 +1,7 @@
-"""Time in the scheduler's half: how long requests are held back for an answer, and what computing takes.
+"""Time in the scheduler's half: how long requests are held back for an answer, and how long prefill takes.
 
-A request that is held back keeps its place, yet later ones overtake it: so few are at once, and each but briefly.
-Pure, but for the clock it is given.
+A request that is held back keeps its place, but later ones overtake it. So only few are held back at once, each only
+briefly. Pure, except for the clock that it is given.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _TOKENS_MIN = 32
 
 
 class Patience:
-    """Who is held back, and since when.
+    """The requests that are held back, and since when.
 
     Args:
         requests_max: Requests that may be held back at once.
-        seconds: How long each may be.
+        seconds: How long each may be held back.
         clock: Seconds.
     """
 
@@ -53,10 +53,10 @@ class Patience:
 
 
 class Stopwatch:
-    """Measures steps that compute one prompt and nothing else: they say what a token costs behind so many others.
+    """Times steps that compute a single prompt: they show what a token costs behind a prefix of a given length.
 
     Args:
-        num_batches: Steps that may be under way at once; where there are several none can be measured from outside.
+        num_batches: Steps that may be in flight at once; with several, none can be measured from outside.
         clock: Seconds.
     """
 

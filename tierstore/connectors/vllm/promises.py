@@ -1,7 +1,7 @@
-"""What waiting requests are promised: blocks that lie in host memory, and are worth loading.
+"""Promises to waiting requests: blocks that are in host memory and worth loading.
 
-A request may be held back, briefly, where that brings more: while the answer of a service is on its way, while its
-blocks are read from SSD, while its first missing block is loaded for another request. Called by the scheduler's half.
+A request may be held back briefly if it then gets more: while a service's answer is in flight, while its blocks are
+read from SSD, or while its first missing block is loaded for another request. Called by the scheduler's half.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Promises:
 
     Args:
         options: The connector's.
-        advisor: Who asks the store.
+        advisor: Asks the store.
         held_back: Called whenever a request is held back.
 
     Attributes:
@@ -57,7 +57,7 @@ class Promises:
         state.stop_reading()
 
     def promise(self, state: Waiting, keys: Sequence[bytes], first: int) -> int | None:
-        """Blocks from `first` that lie in host memory and are worth loading; None where waiting brings more."""
+        """Blocks from `first` that are in host memory and worth loading; None if the request should wait for more."""
         promised = self._promise(state, keys, first) if first < len(keys) else 0
         if promised is not None:
             self._patience.end(state.request.request_id)

@@ -1,7 +1,7 @@
-"""What is saved: each block once, as soon as the step that fills it has been planned; held until all workers are done.
+"""Plans saves: each block once, as soon as the step that fills it is planned, and held until all workers are done.
 
-A block of the engine that is being saved is held in the engine's own pool, so that it can be freed by its request, and
-yet is not given to another one. Called by the scheduler's half, on the scheduler's thread.
+Holding a block takes a reference in the engine's own pool: its request can free it, yet no other request gets it while
+it is saved. Called by the scheduler's half, on the scheduler's thread.
 """
 
 from __future__ import annotations

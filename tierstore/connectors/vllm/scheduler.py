@@ -1,8 +1,8 @@
-"""The half of the connector in the scheduler: what a request may load, what it waits for, what is saved.
+"""The scheduler's half of the connector: decides what a request may load, what it waits for and what is saved.
 
-Called on the scheduler's thread in every step. It opens no file, waits for no socket and for no copy. What is promised
-lies in host memory at that moment; a block that is gone when the worker comes for it is computed instead. Whatever the
-store refuses or loses costs hits, and never a request.
+Called on the scheduler's thread in every step. It opens no file and waits for no socket or copy. A promised block is in
+host memory at that moment; if it is gone when the worker loads it, the engine computes it instead. A refusal or loss in
+the store costs hits, never a request.
 """
 
 from __future__ import annotations

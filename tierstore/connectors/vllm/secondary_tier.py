@@ -1,8 +1,8 @@
 """tierstore as a tier behind vLLM's own CPU tier: name this module as `module_path`, and `TierStoreTier` as `type`.
 
-For those who run vLLM's `TieringOffloadingSpec` and want the store's SSD behind it; docs/vllm.md says how. vLLM calls
-everything here on its scheduler's thread: verbs are planned and return, and what has ended is asked for once a step.
-Bytes pass from the CPU tier's rows through a small pool, which only stages them, to chunk files, and back.
+It puts the store's SSD behind vLLM's `TieringOffloadingSpec`; docs/vllm.md says how. vLLM calls everything here on its
+scheduler's thread: jobs are started and return, and vLLM collects ended ones once a step. Bytes go from the CPU tier's
+rows through a small staging pool to chunk files, and back.
 """
 
 from __future__ import annotations

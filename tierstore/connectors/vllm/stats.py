@@ -1,4 +1,4 @@
-"""What the connector counts, in the form that vLLM logs and exports: sums over an interval, and Prometheus counters.
+"""The connector's statistics, in the form that vLLM logs and exports: sums over an interval, and Prometheus counters.
 
 Filled by both halves, sent by vLLM with each step's output, read in its front end.
 """

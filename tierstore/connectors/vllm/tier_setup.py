@@ -1,4 +1,4 @@
-"""How the secondary tier is set up: its options, the settings of its store, the namespace of its chunks.
+"""Setup of the secondary tier: its options, the settings of its store and the namespace of its chunks.
 
 Called once, when vLLM makes the tier. Blocks on the weights' files.
 """
@@ -53,7 +53,7 @@ def read(given: Mapping[str, object]) -> tuple[Locality | None, Options]:
 
 
 def configure(options: Options, parallel: OffloadingParallelConfig, *, row_nbytes: int) -> StoreConfig:
-    """Settings of the store: with a folder, and with a pool that fits its blocks where nobody says another."""
+    """Settings of the store. They must name a folder; the default pool size fits the tier's blocks."""
     config = options.store_config(
         dp_rank=parallel.data_parallel_index, dp_size=parallel.data_parallel_size, device="cpu"
     )

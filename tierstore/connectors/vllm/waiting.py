@@ -1,4 +1,4 @@
-"""What the scheduler's half knows of a request. Plain data; vLLM's own object is in it."""
+"""State of a request in the scheduler's half. Plain data, which includes vLLM's own request object."""
 
 from __future__ import annotations
 

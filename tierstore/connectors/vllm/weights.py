@@ -1,8 +1,8 @@
-"""Digests of weights on disk: which numbers made the KV, told from names that may stay while the numbers change.
+"""Digests of weights on disk. They identify the weights that made the KV; a name may stay while the weights change.
 
-A digest of every byte would read hundreds of gigabytes at each start. Of each tensor a few pieces are read instead:
-whatever trains, merges or converts weights changes nearly all numbers of a tensor. Called while an engine starts, and
-on a thread of its own for adapters. Blocks on files.
+A digest of every byte would read hundreds of gigabytes at each start. Instead a few pieces of each tensor are read:
+training, merging and converting change nearly all numbers of a tensor. Called while an engine starts, and on a separate
+thread for adapters. Blocks on files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The half of the connector in a worker: binds the engine's cache, starts copies, reports how they ended.
+"""The worker's half of the connector: binds the engine's cache, starts copies, reports how they ended.
 
-Called by the model runner, on its thread, around each forward pass. It waits for no copy, but for a layer's own load
-where the user asked for that; and whatever fails ends as blocks that the engine computes again.
+Called by the model runner, on its thread, around each forward pass. It waits for a copy only with layer-wise loads, for
+the layer's own. After any failure the engine computes the blocks itself.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class WorkerHalf:
             return None
 
     def wait_for_layer(self, layer: str) -> None:
-        """Let this step's computing go on with a layer once what is being loaded of it is there. On a CPU it blocks."""
+        """Make this step wait for the loads of a layer before it computes it. Blocks on a CPU."""
         group = self._layer_groups.get(layer)
         if group is None:
             return
@@ -145,7 +145,7 @@ class WorkerHalf:
             hold(torch.accelerator.current_stream(), copied)
 
     def end_layerwise_loads(self) -> None:
-        """Wait for the results of loads that the step has used; what failed is told before anything of it is saved."""
+        """Wait for the loads that the step has used, so that failures are known before any block is saved. Blocks."""
         for load in self._loads.values():
             for transfer in load.transfers:
                 if transfer is not None:
@@ -154,7 +154,7 @@ class WorkerHalf:
             self._end_load(request_id)
 
     def start_saves(self, jobs: StepJobs) -> None:
-        """Start saving what this step has computed, but for requests that computed on blocks which failed to load."""
+        """Start saving the step's blocks, except those of requests that computed on blocks which failed to load."""
         for job in jobs.saves:
             if job.request_id in self._report.failed_loads:
                 self._report.saved[job.job_id] += 1
