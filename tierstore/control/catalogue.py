@@ -1,6 +1,6 @@
-"""What is known of blocks: look-ups, and what goes from one run of the store to the next. Pure; part of the planner.
+"""Look-ups of blocks, and what one run of the store passes to the next. Pure; part of the planner.
 
-Called by the engine under its lock, in slices. Moves nothing and pins nothing.
+The engine calls it under its lock, in slices. It moves no block and pins none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _USAGE_ENTRIES = 8192
 
 
 class Catalogue:
-    """The directory as doors and starts see it.
+    """The directory as seen by doors, and by a start that adopts the blocks of an earlier run.
 
     Args:
         mind: Shared with the stories.
@@ -42,18 +42,18 @@ class Catalogue:
         self._lives = lives
 
     def adopt_files(self, files: list[int]) -> None:
-        """Make chunk files of an earlier run known, oldest first, before any of their blocks."""
+        """Enter the chunk files of an earlier run, oldest first. Call it before `adopt` enters their blocks."""
         assert self._mind.ssd is not None, "files recovered without an SSD tier"
         self._mind.ssd.adopt_files(files)
 
     def adopt(self, number: int, hashes: UInt8Array, extents: Extents, usage: Usage | None = None) -> int:
-        """Make blocks that SSD holds from an earlier run known; returns how many there was room for.
+        """Enter blocks on SSD from an earlier run; returns how many were entered: new ones, while entries last.
 
         Args:
             number: The generation.
             hashes: uint8[n, 32].
-            extents: Where they lie.
-            usage: How they were used, in the same order; None where nothing is known.
+            extents: Their places on SSD.
+            usage: Their last use and hits, in the same order; None if unknown.
         """
         directory, ssd = self._mind.directory, self._mind.ssd
         assert ssd is not None, "blocks recovered without an SSD tier"
@@ -68,7 +68,7 @@ class Catalogue:
         return len(entries)
 
     def usage(self, start: int) -> tuple[Usage, int | None]:
-        """How blocks on SSD have been used, for some entries from `start` on, and where to go on."""
+        """Last use and hits of blocks on SSD, for a slice of entries from `start`; and the next start, or None."""
         directory = self._mind.directory
         entries = directory.held(start, start + _USAGE_ENTRIES)
         entries = entries[directory.ssd.state[entries] == State.READY]
@@ -83,7 +83,7 @@ class Catalogue:
         return usage, following if following < directory.high_water else None
 
     def held(self, number: int, start: int) -> tuple[int, int, int | None]:
-        """Blocks of a generation in host memory and on SSD, of some entries from `start` on, and where to go on."""
+        """Blocks of a generation in host memory and on SSD, in a slice of entries from `start`; and the next start."""
         directory = self._mind.directory
         entries = directory.held(start, start + _USAGE_ENTRIES)
         entries = entries[directory.index.generation[entries] == number]
@@ -93,7 +93,7 @@ class Catalogue:
         return in_host, on_ssd, following if following < directory.high_water else None
 
     def lookup(self, number: int, hashes: UInt8Array) -> list[Presence]:
-        """What is known of each block, given uint8[n, 32]."""
+        """Presence of each block, given uint8[n, 32]."""
         entries = self._mind.directory.find(number, as_keys(hashes))
         host, ssd = self._mind.near(entries)
         presence = np.full(len(hashes), Presence.HIT, np.uint8)
@@ -102,7 +102,7 @@ class Catalogue:
         return [Presence(value) for value in presence.tolist()]
 
     def leading(self, number: int, hashes: UInt8Array) -> int:
-        """Blocks from the first that are HIT without a hole, given uint8[n, 32] of one slice."""
+        """How many blocks are HIT before the first hole, given uint8[n, 32] of one slice."""
         entries = self._mind.directory.find(number, as_keys(hashes))
         host, ssd = self._mind.near(entries)
         hit = self._mind.usable(entries, host, ssd) & (host != State.FILLING)

@@ -1,9 +1,8 @@
-"""How a delete goes: blocks are unknown at once, tombstones are written, one sync makes them last.
+"""The story of a delete: forget the blocks at once, write tombstones, make them durable with one sync.
 
-Every hash asked for gets a tombstone where there is an SSD tier, known or not: a record may lie on disk of
-which the directory knows nothing (a write that was called failed, a block there was no entry for). A put
-that was planned before the delete loses to it, one planned after wins, whatever the links do first. Pure;
-called by the planner.
+With an SSD tier every hash gets a tombstone, known or not: the disk may hold a record that the directory does not
+know (of a write reported as failed, or of a block for which there was no entry). A put planned before the delete
+loses to it and one planned after it wins, in whatever order the links work. Pure; called by the planner.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Deletes:
         self._settle(request, plan)
 
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
-        """Tombstones are written, or synced; where they are not, a start may find the blocks again."""
+        """Tombstones are written, or synced. If that failed, the next start may find the blocks again."""
         assert record.outcomes is not None
         if isinstance(record.job, SyncJob):
             if (ended := request.synced(record)) is not Outcome.OK:
@@ -67,7 +66,7 @@ class Deletes:
         self._settle(request, plan)
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
-        """Wait no longer; what is unknown stays so in this run, and what is under way is still written."""
+        """End at once. Forgotten blocks stay unknown in this run; tombstones in flight are still written."""
         request.outcomes[:] = outcome
         request.stop = request.opened
         self._mind.resolve(request, plan)

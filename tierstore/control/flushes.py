@@ -1,8 +1,8 @@
-"""How a flush goes: wait for every store and write that was in flight or parked, then for one sync. Pure.
+"""The story of a flush: wait for every store and write in flight or parked, then for one sync. Pure.
 
-What failed before it was opened counts too: nobody waited for that write-back, and a sync that failed for another
-request was to make every write before it durable. A failure is told once, to all flushes that are open then or else
-to the next one.
+A flush also reports failures from before it was opened: no request waited for a write-back that failed, and a failed
+sync, whichever request it was for, concerns every write before it. A failure is reported once: to all flushes open
+at that time, or else to the next one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_LIFE = Life(Generation(-1, b"", 0, KVLayout.opaque(block_nbytes=1)), slot_cla
 
 
 class Flushes:
-    """Flushes under way, each with the jobs and the parked batches it still waits for."""
+    """Open flushes, each with the jobs and the parked batches it still waits for."""
 
     verb = ""
 
@@ -40,7 +40,7 @@ class Flushes:
         self._num_failed = self._num_told = 0
 
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
-        """Begin: note what is in flight."""
+        """Record the jobs in flight and the parked batches."""
         request.opened = request.stop
         self._told_before[request.request_id] = self._num_told
         if self._mind.health.writes_stalled:
@@ -51,15 +51,16 @@ class Flushes:
         self._sync_if_quiet(plan)
 
     def heed(self, record: JobRecord) -> None:
-        """A job has ended, and nothing has followed from it yet."""
+        """A job has ended: count a failure. Called before any story takes the result in."""
         assert record.outcomes is not None
         if np.count_nonzero(record.outcomes) and (isinstance(record.job, SyncJob) or self._matters(record.job)):
             self._num_failed += bool((record.outcomes == Outcome.IO_ERROR).any())
 
     def follow(self, plan: Plan, ended: JobRecord | None) -> None:
-        """Before a plan is carried out: what a job that has ended led to, now in it or parked, is waited for instead.
+        """Wait, instead of for the job that has ended, for the jobs in `plan` and the parked batches it led to.
 
-        Each parked batch leads to its own: who waited for all that is written meanwhile might wait for ever.
+        Called before a plan is carried out. A batch taken from parking is replaced only by the jobs that write it:
+        a flush that waited for everything written meanwhile might wait for ever.
         """
         parked, instead_of = self._parking.take_news()
         if not self._waiting:
@@ -94,14 +95,14 @@ class Flushes:
         self._end(request, Outcome(int(record.outcomes[0])), plan)
 
     def _end(self, request: Request, outcome: Outcome, plan: Plan) -> None:
-        """Say how it ended, unless something has failed that nobody was told of."""
+        """End a flush with this outcome, or with IO_ERROR if a failure was not reported yet."""
         untold = self._num_failed > self._told_before.pop(request.request_id)
         self._num_told = self._num_failed
         request.outcomes[:] = Outcome.IO_ERROR if untold else outcome
         self._mind.resolve(request, plan)
 
     def shorten(self, request: Request, outcome: Outcome, plan: Plan, now: float) -> None:
-        """Stop waiting, and leave what has failed to the next one."""
+        """Stop waiting, and leave failures for the next flush to report."""
         self._told_before.pop(request.request_id, None)  # none where it was not opened yet
         request.outcomes[:] = outcome
         self._mind.resolve(request, plan)

@@ -1,12 +1,13 @@
-"""Load or recompute: which blocks of a prompt are worth bringing back, as links and engine are now. Pure.
+"""Load or recompute: which blocks of a prompt are faster to load than to compute, with links and engine as now. Pure.
 
-    advise: blocks by where they lie, bytes over the measured rate of each link and what waits in it, against what
-            computing the same tokens takes; the best head to load, or the best tail while the head is computed
-    probe:  what is left on a slow SSD is not read, so nothing would tell when it is fast again: now and then a few
-            blocks are read behind everything else, for the rate alone
+    consider: predicts loading from where the blocks are, the measured rate of each link and the bytes queued in it;
+              compares it with computing the same tokens; picks the best head to load, or the best tail to load while
+              the engine computes the head
+    probe:    blocks on a slow SSD are not read, so nothing would show that it is fast again. Now and then a few are
+              read, behind everything else, to measure the rate
 
-A plan of which no block is loaded is always among those compared, so that no request is predicted to end later
-than without a store. Part of the planner; called by the engine under its lock.
+To load nothing is always among the plans compared, so no request is predicted to end later than without a store.
+Part of the planner; called by the engine under its lock.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["LoadRequest", "Loading"]
 
 _PROBE_SECONDS = 0.5
-"""An SSD that nothing was read from for so long is probed when a request would like to read from it."""
+"""The SSD is probed if nothing was read for so long and a request leaves blocks on it."""
 
 _PROBE_NBYTES = 1 << 20
 _PROBE_BLOCKS_MAX = 8
@@ -49,9 +50,9 @@ class LoadRequest:
 
     Attributes:
         hashes: uint8[n, 32] of its blocks, in prefix order.
-        computed_tokens: How many tokens of its head the engine holds itself.
+        computed_tokens: Tokens of its head that the engine has computed already.
         within: Seconds that loading may take.
-        from_tail: The engine can load a tail while it computes the head; else what it loads is the head.
+        from_tail: Whether the engine can load the tail while it computes the head; else it loads the head.
     """
 
     hashes: UInt8Array
@@ -61,14 +62,14 @@ class LoadRequest:
 
 
 class Loading:
-    """What a request should load.
+    """Advises what a request should load.
 
     Args:
         mind: Shared with the stories.
-        tokens_per_second: What engines compute, where they have not reported better; None where that is unknown.
+        tokens_per_second: Prefill speed of an engine until it reports its own; None if unknown.
 
     Attributes:
-        rates: Of the links; the planner feeds it.
+        rates: Rates of the links; the planner reports jobs to it.
     """
 
     def __init__(self, mind: Mind, tokens_per_second: float | None) -> None:
@@ -78,7 +79,7 @@ class Loading:
         self._prefill: dict[bytes, PrefillCost] = {}
 
     def prefill(self, fingerprint: bytes) -> PrefillCost:
-        """What computing costs in one namespace."""
+        """The cost of computing in one namespace, by its fingerprint."""
         return self._prefill.setdefault(fingerprint, PrefillCost(self._tokens_per_second))
 
     def places(self, number: int, hashes: UInt8Array) -> UInt8Array:
@@ -94,7 +95,7 @@ class Loading:
         return places
 
     def consider(self, life: Life, places: UInt8Array, wanted: LoadRequest, now: float) -> tuple[LoadAdvice, bool]:
-        """What is worth loading of blocks in these uint8[n] places, and whether a probe is due. Changes nothing."""
+        """Advice for blocks in these uint8[n] places, and whether a probe is due. Changes nothing."""
         leading = leading_run(places != Place.NOWHERE)
         block_tokens = life.generation.layout.block_tokens
         first = min(leading, wanted.computed_tokens // block_tokens)
@@ -122,7 +123,7 @@ class Loading:
         return advice, self._probe_due(life, wanted, advice, now)
 
     def _probe_due(self, life: Life, wanted: LoadRequest, advice: LoadAdvice, now: float) -> bool:
-        """Whether blocks are left that it does not pay to wait for, and nothing has been read for a while."""
+        """Whether the advice leaves blocks unloaded, no read is in flight and none has ended for a while."""
         read = self.rates.read
         if self._mind.ssd is None or any(read.waiting_nbytes) or now - read.delivered_at < _PROBE_SECONDS:
             return False
@@ -130,11 +131,11 @@ class Loading:
 
     @property
     def _reads_ahead_nbytes(self) -> int:
-        """What reads that are not for gets may be under way when a get's read comes."""
+        """Most bytes of prefetch reads that can be running, ahead of a get's read."""
         return self._mind.limits.read_threads * self._mind.limits.read_batch_nbytes
 
     def probe(self, life: Life, wanted: LoadRequest, advice: LoadAdvice, plan: Plan, now: float) -> None:
-        """Read a few blocks that a request would not wait for, where one is still due."""
+        """If a probe is still due, read a few blocks that the advice leaves unloaded."""
         if not self._probe_due(life, wanted, advice, now):
             return
         mind = self._mind
@@ -154,13 +155,13 @@ class Loading:
 
 
 def _left(life: Life, wanted: LoadRequest, advice: LoadAdvice) -> UInt8Array:
-    """uint8[m, 32]: blocks that could be loaded, and are better computed."""
+    """uint8[m, 32]: blocks that could be loaded but that the advice has computed."""
     first = min(advice.leading, wanted.computed_tokens // life.generation.layout.block_tokens)
     return np.concatenate([wanted.hashes[first : advice.first], wanted.hashes[advice.stop : advice.leading]])
 
 
 class _LoadSeconds:
-    """How long it takes to bring blocks into the caller's pages, from some cut between them to another."""
+    """Seconds to load runs of blocks into the caller's pages; a run lies between two cuts of the prefix."""
 
     def __init__(
         self, places: UInt8Array, block_nbytes: int, rates: LinkRates, now: float, others_ahead_nbytes: int
@@ -173,7 +174,7 @@ class _LoadSeconds:
         self._load_block = block_nbytes / max(1.0, load.nbytes_per_second(now))
 
     def between(self, start: Int64Array, stop: Int64Array) -> NDArray[np.float64]:
-        """Seconds to load the blocks between each two cuts; nothing for none."""
+        """Seconds to load the blocks [start, stop) of each pair of cuts; 0 for an empty run."""
         seconds = self._load_block * (stop - start).astype(np.float64)
         seconds += self._reads[stop] - self._reads[start]
         seconds[self._waits[stop] > self._waits[start]] += self._read_wait
@@ -182,6 +183,6 @@ class _LoadSeconds:
 
 
 def _running(chosen: NDArray[np.bool_]) -> Int64Array:
-    """How many are chosen before each cut."""
+    """int64[n + 1]: how many are true before each cut."""
     counts: Int64Array = np.concatenate([[0], np.cumsum(chosen)])
     return counts

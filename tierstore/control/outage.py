@@ -1,9 +1,8 @@
-"""What follows when the SSD tier is turned off or on: who waits for it goes on without, and it is probed. Pure.
+"""Turns the SSD tier off and on: requests that wait for it go on without it, and it is probed. Pure.
 
-Called by the planner with every SSD job that begins and ends, and when a time that was asked for has come.
-Off means that nothing new waits for the disk: writes that are queued are withdrawn, durable puts end REJECTED;
-with reads off too, every request that waits for a read ends with what it has. The slots that reads still fill
-stay theirs until the disk has answered.
+The planner calls it with every SSD job that begins or ends, and at the deadlines it asked for. When writes are off,
+queued writes are withdrawn and durable puts end REJECTED. When reads are off too, every request that waits for a
+read ends with the blocks it has. Slots that a read is filling stay reserved until the disk has answered.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["Outage"]
 
 
 class Outage:
-    """Carries out what `SsdHealth` finds.
+    """Carries out the changes that `SsdHealth` finds.
 
     Args:
         mind: Shared with the stories.
@@ -38,7 +37,7 @@ class Outage:
         self._stalled = False
 
     def follow(self, plan: Plan, now: float) -> None:
-        """Add to a plan that is about to be carried out what follows from what has changed."""
+        """Complete a plan before it is carried out: act on a change of service, register SSD jobs, add notices."""
         if self._mind.ssd is None:
             return
         self._heed(plan, now)
@@ -52,7 +51,7 @@ class Outage:
         plan.expire_at = health.next_deadline()
 
     def ended(self, job: Job, result: CopyResult, now: float) -> None:
-        """A job of any link has ended, and nothing has followed from it yet."""
+        """A job of any link has ended. Called before any story takes the result in."""
         health = self._mind.health
         if isinstance(job, ProbeJob):
             health.probed(result, now)
@@ -66,7 +65,7 @@ class Outage:
                 request.doubted = True
 
     def expire(self, plan: Plan, now: float) -> None:
-        """Find what has stalled, probe what is off."""
+        """Look for stalled reads and writes; plan a probe if one is due."""
         self._mind.health.look(now)
         if self._mind.health.take_probe(now):
             job = ProbeJob(self._mind.jobs.next_id())
@@ -74,7 +73,7 @@ class Outage:
             plan.jobs.append(job)
 
     def _heed(self, plan: Plan, now: float) -> None:
-        """Do what a change asks for."""
+        """Act on a change of service since the last call."""
         health = self._mind.health
         assert self._mind.ssd is not None
         self._mind.ssd.kept_as_it_is = not health.writes_on and not health.full
@@ -91,7 +90,7 @@ class Outage:
             self._end_reads(plan, now)
 
     def _end_writes(self, plan: Plan, now: float) -> None:
-        """Withdraw writes that are queued; behind a write worker that is stuck nobody waits for anything."""
+        """Withdraw queued writes; if the write worker has stalled, end every request that waits for it."""
         for record in self._mind.jobs.records():
             job = record.job
             if isinstance(job, CopyJob) and (job.src, job.dst) == (TierName.HOST, TierName.SSD):
@@ -101,7 +100,7 @@ class Outage:
                 self._shorten(request, Outcome.REJECTED, plan, now)
 
     def _end_reads(self, plan: Plan, now: float) -> None:
-        """End whoever waits for a read as if its blocks were not there, and withdraw reads that are queued."""
+        """End requests that wait for a read, as if its blocks were missing, and withdraw queued reads."""
         for record in self._mind.jobs.records():
             job = record.job
             if isinstance(job, CopyJob) and job.src is TierName.SSD and job.dst is not TierName.SSD:
@@ -116,5 +115,5 @@ class Outage:
 
 
 def _is_of_ssd(job: Job) -> bool:
-    """Whether a job runs in a link of the SSD tier; a probe is no work of its own."""
+    """Whether a job runs in a link of the SSD tier; probes do not count."""
     return not isinstance(job, ProbeJob) and (not isinstance(job, CopyJob) or TierName.SSD in (job.src, job.dst))

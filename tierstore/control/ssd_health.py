@@ -1,12 +1,12 @@
-"""How far the SSD tier takes part: what turns writes and reads off, and when a probe may turn them on. Pure.
+"""The health of the SSD tier: when writes and reads are turned off, and when a probe may turn them on. Pure.
 
     SERVING     --a write, sync or new file fails, calls take seconds, no write ends-->       WRITES_OFF
     any         --reads fail in a row, take seconds, or none ends though some are under way--> READS_OFF
-    any of both --a probe reads and writes-->                                                  SERVING
+    either off  --a probe reads and writes-->                                                  SERVING
     READS_OFF   --a probe reads, but does not write-->                                         WRITES_OFF
 
-Told by `outage` of every SSD job that begins and ends. Probes are backed off by doubling; the back-off is
-forgotten once the tier has served for a while. It changes nothing but itself.
+`outage` reports every SSD job that begins or ends. Each failed probe doubles the back-off before the next; it is
+reset once the tier has served for a while. This module only decides; `outage` acts.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
 __all__ = ["SsdHealth"]
 
 _READ_FAILURES_MAX = 3
-"""Reads that may fail in a row: one bad spot on a disk is no sick disk."""
+"""Failed reads in a row that turn reads off: one bad spot does not make a disk unhealthy."""
 
 _SLOW_CALLS_MAX = 3
-"""Slow calls in a row that are borne; a single one may be the disk's own housekeeping."""
+"""Slow calls in a row that turn reads or writes off; a single one may be the disk's own housekeeping."""
 
 _WRITE_PATIENCE = 3
-"""Writes are larger than reads and wait for syncs: they may take so many times longer."""
+"""Factor on the patience for writes: they are larger than reads and wait for syncs."""
 
 _SLOW_NBYTES_PER_SECOND = 4 << 20
-"""What a large call may take beyond a small one before it counts as slow."""
+"""A call may take one second more for so many bytes before it counts as slow."""
 
 _BACKOFF_SECONDS = (0.5, 30.0)
-"""Before the first probe, and at most."""
+"""Back-off before the first probe, and its maximum."""
 
 _CALM_SECONDS = 60.0
-"""Trouble that comes back sooner than this after a recovery is the same trouble."""
+"""An outage sooner than this after a recovery continues the one before: its back-off goes on."""
 
 
 @dataclass(slots=True)
 class _Way:
-    """Jobs of one direction.
+    """Jobs of one direction: reads or writes.
 
     Attributes:
-        patience_seconds: Between two jobs that end while some are under way.
-        under_way: Submitted and not ended.
-        moved_at: When one ended last, or the first of them began.
-        slow: Slow ones in a row.
-        stalled: Found to have stalled, and not moved since.
+        patience_seconds: It stalls if no job ends for so long while some are in flight.
+        under_way: Jobs in flight.
+        moved_at: When a job last ended, or when the first in flight began.
+        slow: Slow jobs in a row.
+        stalled: Found to have stalled, and no job has ended since.
     """
 
     patience_seconds: float
@@ -81,14 +81,14 @@ class SsdHealth:
     """The state of one tier.
 
     Args:
-        stall_seconds: How long reads under way may go without one that ends; 0 for ever.
+        stall_seconds: Reads stall if none ends for so long while some are in flight; 0: never.
 
     Attributes:
-        service: How far the tier takes part.
-        since: From which moment of the store's clock on; minus infinity where it has never been otherwise.
-        why: In words; empty while it serves.
-        full: Whether giving a chunk file back might bring it back.
-        notices: What an operator should read, until somebody takes it.
+        service: Which of reads and writes are on.
+        since: When `service` last changed, on the store's clock; minus infinity if it never has.
+        why: The reason, in words; empty while it serves.
+        full: Whether writes are off because the SSD is full, so that discarding a chunk file may help.
+        notices: Messages for the operator, until `outage` takes them.
     """
 
     def __init__(self, stall_seconds: float) -> None:
@@ -119,12 +119,12 @@ class SsdHealth:
 
     @property
     def writes_stalled(self) -> bool:
-        """Whether whatever is queued behind the write worker may wait for ever."""
+        """Whether jobs queued for the write worker may wait for ever."""
         return self._writes.stalled
 
     @property
     def reads_well(self) -> bool:
-        """Whether the last read but one brought something: what failed now is a bad spot rather than a sick disk."""
+        """Whether the read before the last one succeeded: then a failure is a bad spot, not an unhealthy disk."""
         return self.reads_on and self._read_failures <= 1
 
     @property
@@ -137,7 +137,7 @@ class SsdHealth:
         self._resting = True
 
     def found_short(self, why: str, now: float) -> None:
-        """The tier opens, and could take nothing."""
+        """The tier was opened without room for a write."""
         self._turn(Service.WRITES_OFF, why, now)
 
     def began(self, job: Job, now: float) -> None:
@@ -182,7 +182,7 @@ class SsdHealth:
             self._turn(Service.WRITES_OFF, f"writes take {result.seconds:.1f} s", now)
 
     def look(self, now: float) -> None:
-        """Find what has stalled by now."""
+        """Turn off reads or writes that have stalled by now."""
         for way, service, verb in (
             (self._writes, Service.WRITES_OFF, "write"),
             (self._reads, Service.READS_OFF, "read"),
@@ -192,7 +192,7 @@ class SsdHealth:
                 self._turn(service, f"no {verb} has ended for {way.patience_seconds:g} s", now)
 
     def next_deadline(self) -> float:
-        """When to `look`, or to ask for a probe; infinity where neither is wanted."""
+        """When to call `look` and `take_probe` next; infinity if neither is wanted."""
         return min(
             self._reads.stalls_at,
             self._writes.stalls_at,
@@ -200,13 +200,13 @@ class SsdHealth:
         )
 
     def hasten(self, now: float) -> None:
-        """Something was given back: a probe may find room at once."""
+        """A file was discarded: after a full SSD, probe at once."""
         if self.full and self._probe_at < math.inf:
-            self.full = False  # once an outage: what does not help once is not given away again
+            self.full = False  # only once in an outage: if one file does not help, no other is discarded for it
             self._probe_at = now
 
     def take_probe(self, now: float) -> bool:
-        """Whether a probe is due; it is under way from then on."""
+        """Whether a probe is due; if so it counts as in flight from now on."""
         if self._probing or self._resting or now < self._probe_at:
             return False
         self._probing = True
@@ -239,7 +239,7 @@ class SsdHealth:
         self._probe_at = math.inf
 
     def _turn(self, service: Service, why: str, now: float) -> None:
-        """Go down to a service, unless it is as low already."""
+        """Lower the service, unless it is as low already."""
         if service is self.service or not self.reads_on:
             return
         if self.writes_on:
