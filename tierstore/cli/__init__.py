@@ -1,1 +1,1 @@
-"""The command line: one module a command, each light to import; what is heavy loads when a command runs."""
+"""The command line: one module for each command. Heavy imports load only when a command runs."""

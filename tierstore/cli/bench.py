@@ -1,6 +1,6 @@
-"""`tierstore bench`: options into a layout and limits, figures out as a table, one JSON object or a picture.
+"""`tierstore bench`: turns options into a layout and limits, and prints figures as a table, a JSON object or a picture.
 
-The measuring is `tierstore.benchmark`'s. What a program reads goes to stdout, what a person watches to stderr.
+`tierstore.benchmark` does the measuring. Output for programs goes to stdout, progress for people to stderr.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _layout(options: _Options) -> KVLayout:
 
 @contextmanager
 def _progress(num_links: int) -> Iterator[Callable[[str, float], None]]:
-    """One bar on stderr for the whole run, drawn between what is timed: a thread that draws takes the GIL from it."""
+    """One bar on stderr for the whole run, drawn between timed parts: a drawing thread would take the GIL from them."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,7 +1,7 @@
-"""`tierstore doctor`: one screen of what this machine offers and what the store would make of it.
+"""`tierstore doctor`: shows on one screen what this machine offers and how the store would use it.
 
-Starts no store and takes no memory. Exits 1 where something is missing that a store needs; what merely
-slows it down is said and passes.
+Starts no store and takes no memory. Exits 1 if something that a store needs is missing. Anything that only slows it
+down is reported, without an effect on the exit code.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _HUGE_PAGES = {
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """One line: what, what was found, and what to do where it is not well.
+    """One line: what was checked, what was found, and what to do if something is wrong.
 
-    `fatal` where a store cannot run, `lossy` where it does not keep every byte.
+    `fatal` if a store cannot run, `lossy` if it does not keep every byte.
     """
 
     what: str
@@ -119,7 +119,7 @@ def _memory(host: HostConfig) -> Iterator[_Finding]:
 
 
 def _gpu(device: str) -> _Finding:
-    """A GPU that is missing is a fault only where one is asked for."""
+    """The GPU. A missing GPU is a fault only if the settings ask for one."""
     from tierstore.device import cuda
 
     try:
@@ -161,7 +161,7 @@ def _folder(folder: Path) -> _Finding:
 
 
 def _floor(folder: Path, ssd: SsdConfig) -> Iterator[_Finding]:
-    """Where the file system has less free than the store is to leave there, or than its chunk files need."""
+    """Findings if the file system has less free than the store must leave free, or than its chunk files need."""
     from tierstore.tiers.space import default_file_nbytes
 
     floor_nbytes, file_nbytes = ssd.free_floor, ssd.file_size or default_file_nbytes(ssd.size)
@@ -182,12 +182,12 @@ def _floor(folder: Path, ssd: SsdConfig) -> Iterator[_Finding]:
 
 
 def _has_chunk_files(folder: Path) -> bool:
-    """Whether a store has blocks there, whose room is its own to give back."""
+    """Whether a store has chunk files there, whose room it can reclaim."""
     return any(any(folder.glob(f"arrays/*/{name}")) for name in ("open-*", "c"))
 
 
 def _direct_reads(folder: str) -> Iterator[_Finding]:
-    """By what way blocks go from SSD into the device pool."""
+    """How blocks are read from SSD into the device pool."""
     from tierstore.disk.gds import open_gds
 
     reads = open_gds(folder, on_gpu=True)
@@ -198,7 +198,7 @@ def _direct_reads(folder: str) -> Iterator[_Finding]:
 
 
 def _lossy(folder: Path) -> Iterator[_Finding]:
-    """The namespaces of a folder whose blocks come back near what was put, not equal to it."""
+    """The namespaces of a folder whose blocks come back close to what was put, not equal (quantized)."""
     from tierstore.disk.posix import PosixDisk
     from tierstore.tiers.manifest import read_manifest
 

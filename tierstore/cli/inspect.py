@@ -1,7 +1,7 @@
-"""`tierstore inspect`: what lies in a store's folder, whether it is whole, how it is mended, and how it gets out.
+"""`tierstore inspect`: lists, verifies, repairs and exports a store's folder.
 
-The work is `tierstore.inspect`'s. What a program reads goes to stdout, what a person watches to stderr. Exits 0
-where all is well, 1 where something is bad or missing, 2 where the folder cannot be looked at.
+`tierstore.inspect` does the work. Output for programs goes to stdout, progress for people to stderr. Exits 0 if all is
+well, 1 if something is bad or missing, 2 if the folder cannot be read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMESPACE = click.option("--namespace", metavar="TEXT", help="Beginning of a fi
 
 
 class _Verbs(click.Group):
-    """Says to whoever names a folder and no verb what the verb for a first look is."""
+    """If a user names a folder but no verb, the error suggests the verb for a first look."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -209,7 +209,7 @@ def _read(folder: Path) -> StoreFolder:
 
 
 def _chosen(folder: StoreFolder, text: str | None) -> list[FolderNamespace]:
-    """The namespaces that a text names; all of them where there is none."""
+    """The namespaces that a text names; all of them without a text."""
     chosen = [space for space in folder.namespaces if text is None or space.matches(text)]
     if text is not None and not chosen:
         known = "; ".join(f"{space.fingerprint.hex()[:12]} ({space.text})" for space in folder.namespaces)
@@ -219,7 +219,7 @@ def _chosen(folder: StoreFolder, text: str | None) -> list[FolderNamespace]:
 
 @contextmanager
 def _progress(total_nbytes: int, what: str) -> Iterator[Callable[[int], None]]:
-    """One bar on stderr, where somebody watches it."""
+    """One bar on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -230,7 +230,7 @@ def _progress(total_nbytes: int, what: str) -> Iterator[Callable[[int], None]]:
 
 
 def _write_json(report: Mapping[str, object], path: str | None) -> bool:
-    """Write one JSON object where that is asked for; whether stdout is taken by it."""
+    """Write one JSON object if requested; returns whether it went to stdout."""
     if path is None:
         return False
     text = json.dumps(report, indent=1)

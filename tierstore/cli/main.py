@@ -1,7 +1,7 @@
-"""The `tierstore` command: finds the command asked for and turns every known error into one line.
+"""The `tierstore` command: dispatches to a subcommand, and prints every known error as one line.
 
-A command is one module of this package and one line of `_COMMANDS`. Modules of commands import click
-alone at their top, so that `tierstore --help` stays fast.
+A subcommand is one module of this package and one line of `_COMMANDS`. Its module imports only click at the top, so
+that `tierstore --help` stays fast.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def tierstore_command() -> None:
 
 
 def _end(_signal: int, _frame: object) -> None:
-    """End as a program does, so that nothing is left behind: no file of a benchmark, no half of an export."""
+    """End by an exception, so that cleanup runs: no file of a benchmark and no partial export is left behind."""
     sys.exit(128 + signal.SIGTERM)
 
 
 def main() -> None:
-    """Run the command line. Exits 0 when all went well, 1 where the answer is no, 2 on a mistake, 143 on SIGTERM."""
+    """Run the command line. Exits 0 on success, 1 if the answer is no, 2 on an error, 143 on SIGTERM."""
     signal.signal(signal.SIGTERM, _end)
     try:
         tierstore_command(prog_name="tierstore")

@@ -1,4 +1,4 @@
-"""The files that `--json` and `--plot` name: looked at before anything is measured, so that no run is lost to them."""
+"""Checks the files that `--json` and `--plot` name before anything is measured, so that no run is lost at its end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["check_outputs"]
 
 
 def check_outputs(json_path: str | None, plot_path: Path | None) -> None:
-    """Refuse what could not be written at the end.
+    """Refuse outputs that could not be written at the end.
 
     Raises:
-        ConfigError: A path cannot be written, or nothing here draws a picture, or not of that kind.
+        ConfigError: A path cannot be written, or pictures (or this kind of them) cannot be drawn here.
     """
     for target in (plot_path, None if json_path in (None, "-") else Path(str(json_path))):
         if target is not None:

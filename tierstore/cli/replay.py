@@ -1,6 +1,6 @@
-"""`tierstore replay`: options into a plan, figures out as a table, one JSON object or a picture.
+"""`tierstore replay`: turns options into a plan, and prints figures as a table, a JSON object or a picture.
 
-The replaying is `tierstore.replay`'s. What a program reads goes to stdout, what a person watches to stderr.
+`tierstore.replay` does the replaying. Output for programs goes to stdout, progress for people to stderr.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def _replay(plan: ReplayPlan, json_path: str | None) -> None:
 
 
 def _points(plan: ReplayPlan, tier: TierName, path: Path, options: _Options) -> list[Point]:
-    """What the same command comes to for each size of one tier."""
+    """The figures of the same command for each size of one tier."""
     from tierstore.cli.replay_sweep import replay_all, spelled
     from tierstore.replay.figures import Point
     from tierstore.replay.run import sweep_plans

@@ -1,7 +1,7 @@
-"""The replays of a sweep: the same command once for each size, in processes of their own, one a core at a time.
+"""The replays of a sweep: the same command for each size, in a process of its own, one process a core at a time.
 
-Called by `tierstore replay --sweep`. One replay is one thread's work from its first request to its last; several have
-nothing to do with one another.
+Called by `tierstore replay --sweep`. A single replay runs on one thread from its first request to its last; replays are
+independent of one another, so they run in parallel.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["replay_all", "shared_file", "spelled"]
 
 
 def shared_file(path: Path) -> Path:
-    """The file that other processes find, too, behind a path such as /dev/stdin.
+    """The file behind a path such as /dev/stdin, by a path that other processes can open too.
 
     Raises:
-        ConfigError: It is none, and what comes from there comes once.
+        ConfigError: It is no file, so its bytes can be read only once.
     """
     if path.exists() and not path.is_file():
         raise ConfigError(f"a sweep reads {path} once for each size; give a file")
@@ -50,14 +50,14 @@ def spelled(parameters: Iterable[click.Parameter], options: dict[str, object]) -
 
 
 def replay_all(commands: Sequence[Sequence[str]], on_progress: Callable[[int], None]) -> list[Figures]:
-    """What each ``tierstore replay`` with these arguments comes to, in their order. Blocks.
+    """Run ``tierstore replay`` with each of these arguments; returns the figures in order. Blocks.
 
     Args:
-        commands: Arguments, which say no ``--json`` of their own.
-        on_progress: Told how many have ended.
+        commands: Arguments of each replay, without ``--json``.
+        on_progress: Told how many replays have ended.
 
     Raises:
-        ConfigError: What the first of them says that fails; the others are ended.
+        ConfigError: A replay failed; carries the message of the first. The others are ended.
     """
     found: dict[int, Figures] = {}
     waiting = deque(enumerate(commands))
@@ -80,7 +80,7 @@ def replay_all(commands: Sequence[Sequence[str]], on_progress: Callable[[int], N
 
 
 def _figures(process: subprocess.Popen[bytes], said: IO[bytes]) -> Figures:
-    """What a replay prints at its end; it writes nothing before."""
+    """The figures that a replay prints at its end; it prints nothing before."""
     printed, _nothing = process.communicate()
     if process.returncode:
         said.seek(0)

@@ -1,7 +1,7 @@
 """`tierstore serve`: a store for other processes, until it is told to end.
 
-Every setting is an option. What a person reads goes to stderr; there is no output for programs. Exits 0 once it was
-told to end (SIGTERM, SIGINT) and all is finished and synced, 143 or 130 where a second signal cut that short.
+Every setting is an option. All output is for people and goes to stderr. After a first signal (SIGTERM, SIGINT) it exits
+0 once all calls are finished and synced, or 143 or 130 if a second signal cuts that short.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["command"]
 
 
 class _EverySetting(click.Command):
-    """Has an option for every setting; the table of them is read when the command is named, not before."""
+    """Has an option for every setting. The table of settings is read only when this command runs."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return [*super().get_params(ctx), *_options()]
@@ -55,7 +55,7 @@ def _echo(line: str) -> None:
 
 
 def _log(line: str) -> None:
-    """Where the log is written to stderr, what a person would read is a record of it: nothing else stands there."""
+    """Log a line for people: used if the log goes to stderr, so that nothing but log records stands there."""
     logging.getLogger(__name__).info("%s", line)
 
 

@@ -45,7 +45,7 @@ def command(address: str | None, path: Path | None, seconds: float, *, once: boo
 
 
 def _watch(console: Console, place: str, status: Status, seconds: float) -> None:
-    """Show frame after frame; one that does not come is said, and the last one stays."""
+    """Show frame after frame. If one cannot be fetched, say so and keep the last one."""
     from rich.live import Live
 
     from tierstore.cli.top_frame import frame

@@ -1,4 +1,4 @@
-"""One frame of `tierstore top`: a status as tables and bars. Pure; no text in it can be markup or control."""
+"""One frame of `tierstore top`: a status as tables and bars. Pure; markup and control characters are made harmless."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLOURS = {"host": "cyan", "ssd": "yellow"}
 
 
 def frame(status: Status, width: int, lost: str = "") -> RenderableType:
-    """Everything on one screen of so many characters a line, at least 80; `lost` says why it is not of now."""
+    """The whole status on one screen, `width` characters wide (at least 80); `lost` says why it is out of date."""
     points = _SPARK_POINTS if width >= _WIDE else _SPARK_POINTS_NARROW
     parts = [
         *(_head(status, lost), _tiers(status, points), _hits(status, points), _links(status, points)),
@@ -38,7 +38,7 @@ def frame(status: Status, width: int, lost: str = "") -> RenderableType:
 
 
 def sparkline(values: Sequence[float | None], top: float, points: int) -> str:
-    """One character a value, of the last ones; nothing measured is a gap."""
+    """The last values, one character each; a missing value is a gap."""
     marks = [
         " " if value is None else _BARS[min(int(value / top * len(_BARS)), len(_BARS) - 1)] if top else _BARS[0]
         for value in values[-points:]
@@ -155,7 +155,7 @@ def _table(*heads: str) -> Table:
 
 
 def _plain(text: object) -> str:
-    """Text of a store, without anything that a terminal could take for a command."""
+    """Text of a store, without anything that a terminal could interpret as a command."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(text))
 
 
