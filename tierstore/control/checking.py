@@ -1,4 +1,4 @@
-"""What must hold after every step of the mind. Pure; for tests and simulated worlds."""
+"""Asserts the planner's invariants, which hold after every step. Pure; for tests and simulations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check"]
 
 
 def check(mind: Mind) -> None:
-    """Assert it: the directory, the rooms, and a job for every FILLING block."""
+    """Assert that the directory and the rooms are consistent, and that a job fills every FILLING block."""
     directory = mind.directory
     directory.check()
     mind.host.check()

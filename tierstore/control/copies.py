@@ -1,4 +1,4 @@
-"""The copies that stories plan: each is a job in the table, and its blocks stay where they are until it ends.
+"""The copies that stories plan. Each is a job in the job table; its blocks keep their places until it ends.
 
     copy_pages:      between the caller's memory and the slots of a pool
     read_blocks:     from SSD into slots already taken, a few blocks a job
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["bring_back", "copy_pages", "read_blocks", "rewrite_blocks", "write_blocks"]
 
 _READ_NBYTES_MIN = 1 << 20
-"""Smaller read jobs cost more in planning than they win by running side by side."""
+"""Smaller read jobs cost more planning than they gain by running in parallel."""
 
 
 def copy_pages(
     mind: Mind, request: Request, positions: Int64Array, *, load: bool, plan: Plan, pool: TierName = TierName.HOST
 ) -> None:
-    """Copy between the caller's memory and the slots of these blocks in one of the pools, as one job."""
+    """Copy between the caller's memory and the slots of these blocks in a pool, as one job."""
     entries = request.entries[positions]
     pages = _pages(mind, pool)[entries]
     job = CopyJob(
@@ -81,7 +81,7 @@ def read_blocks(
 
 
 def write_blocks(mind: Mind, request: Request, positions: Int64Array, plan: Plan) -> JobRecord:
-    """Write READY blocks that SSD does not hold back to it; they stay pinned until it ends."""
+    """Write READY host blocks to SSD, which must want them; they stay pinned until the write ends."""
     assert mind.ssd is not None
     entries = request.entries[positions]
     mind.host.pin(request.life.slot_class, entries)
@@ -106,7 +106,7 @@ def write_blocks(mind: Mind, request: Request, positions: Int64Array, plan: Plan
 
 
 def rewrite_blocks(mind: Mind, life: Life, entries: Int64Array, plan: Plan) -> None:
-    """Write READY blocks again, from their SSD file to another; pinned until it ends."""
+    """Write READY blocks again, from their SSD file to another; they stay pinned until the write ends."""
     assert mind.ssd is not None
     mind.ssd.pin(entries)
     job = CopyJob(
@@ -145,5 +145,5 @@ def bring_back(mind: Mind, request: Request, positions: Int64Array, plan: Plan) 
 
 
 def _pages(mind: Mind, pool: TierName) -> Int32Array:
-    """Where each entry's slot begins in a pool."""
+    """The column with the first page of each entry's slot in a pool."""
     return mind.directory.host_page if pool is TierName.HOST else mind.directory.device_page

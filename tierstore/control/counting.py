@@ -1,7 +1,7 @@
-"""What the mind counts about requests and jobs that have ended, and how full everything is now.
+"""Metrics of requests and jobs that have ended, and gauges of how full everything is. Pure.
 
-Called by the planner and by results; what one story alone knows, it counts itself. Pure, and cheap: a request costs
-one histogram entry, a job another; the gauges, which pass over the directory, are asked for by doors alone.
+Called by the planner and by `results`; a story counts by itself what it alone knows. A request or a job costs one
+histogram entry. The gauges cost a pass over the directory; only doors ask for them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def count_request(mind: Mind, request: Request, now: float) -> None:
 
 
 def count_job(mind: Mind, job: CopyJob, result: CopyResult) -> None:
-    """Count what a link has done."""
+    """Count a copy job that has ended, by its link."""
     link = _LINK_NAMES[job.src, job.dst]
     num_ok = _count(mind.metrics, Metric.LINK_BLOCKS, link, result.outcomes)
     mind.metrics.add(Metric.LINK_BYTES, num_ok * job.generation.layout.block_nbytes, link)
@@ -63,7 +63,7 @@ def count_job(mind: Mind, job: CopyJob, result: CopyResult) -> None:
 
 
 def count_written(mind: Mind, result: CopyResult, written: str) -> None:
-    """Count what blocks took on disk, written for the first time or again."""
+    """Count the bytes that blocks took on disk; `written` says whether for the first time or again."""
     if result.encoded_nbytes:
         mind.metrics.add(Metric.SSD_ENCODED_BYTES, result.encoded_nbytes, written)
 

@@ -1,9 +1,9 @@
 """Where every block is. Pure: no I/O, no threads, no clock.
 
-One entry a block, in fixed-capacity numpy columns: its key in the index, its state and pins in each tier
-(`tierstore.control.entry`), where it lies in each, how it was used and who waits for it. The planner and its
-rooms call it under the engine's lock. 122 bytes an entry, policy included, at full capacity, of which a
-device pool alone touches 9.
+Each block has one entry, in fixed-capacity numpy columns: its key in the index, its state and pins in each tier
+(`tierstore.control.entry`), its place in each, its use, and the hint that waits for it. The planner and its rooms
+call it under the engine's lock. An entry takes 122 bytes at full capacity, policy included; only a device pool
+touches 9 of them.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ __all__ = [
 ]
 
 PREFETCHED = np.uint16(1)
-"""Flag of an entry that a prefetch brought in and that no get has used yet."""
+"""Flag of an entry that a prefetch or read-ahead brought into host memory and that no get has used yet."""
 
 READ_BACK = np.uint16(2)
 """Flag of an entry whose SSD copy has been read since it was written."""
 
 REWRITING = np.uint16(4)
-"""Flag of an entry that is being written again, from a file that is leaving to another."""
+"""Flag of an entry that is being written again, out of a file being reclaimed."""
 
 UNREADABLE = np.uint16(8)
-"""Flag of an entry whose SSD copy the disk did not give when it was read last."""
+"""Flag of an entry whose last read from SSD failed."""
 
 AGAIN = np.uint16(16)
-"""Flag of an entry that a later put has named too."""
+"""Flag of an entry that a later put has named again."""
 
 CHECKED = np.uint16(32)
-"""Flag of an entry whose bytes in the host pool somebody has given the checksum of."""
+"""Flag of an entry with a checksum of its bytes in the host pool, given by the writer of the slot."""
 
 PARKED = np.uint16(64)
-"""Flag of an entry that was admitted to SSD and waits in host memory for a file that is leaving."""
+"""Flag of an entry that was admitted to SSD and is parked in host memory until there is room."""
 
 SPURNED = np.uint16(128)
-"""Flag of an entry that was to be written before it leaves host memory, and that SSD does not want."""
+"""Flag of an entry that was offered to SSD before its eviction from host memory, and refused."""
 
 COUNTED = np.uint16(256)
-"""Flag of an entry that was counted as not stored on SSD since it has come into host memory."""
+"""Flag of an entry that was counted as not stored on SSD during its stay in host memory."""
 
 _FREE, _KEYED, _DETACHED = 0, 1, 2
 
 _MENTIONS_MIN, _MENTIONS_MAX = 1 << 12, 1 << 18
 _MENTIONS_PER_ENTRY = 4
-"""Blocks that waiting requests may name, between the bounds: prompts share their heads and the queue is longer
-than what any tier holds. 57 bytes each, taken as they are used."""
+"""Mentions by waiting requests for each entry, within the bounds: prompts share heads, and the queue may name
+more blocks than any tier holds. Each takes 57 bytes, once it is used."""
 
 
 class Directory:
@@ -81,8 +81,8 @@ class Directory:
 
     Attributes:
         parent: int32[capacity]; see `Chains`.
-        next_use: uint32[capacity]; the hint of a waiting request that an entry counts with, 0 for none.
-        window: What waits, and in which order.
+        next_use: uint32[capacity]; the number of the hint that an entry belongs to, 0 for none; see `Window`.
+        window: The blocks that waiting requests will need, in order.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -153,14 +153,14 @@ class Directory:
         return entries
 
     def checksums(self, entries: Int64Array) -> Int64Array | None:
-        """int64[n]: what is said of each block's bytes in the host pool, -1 where nothing; None where of none."""
+        """int64[n]: the checksum given for each block in the host pool, -1 for none; None if no block has one."""
         checked = self.flags[entries] & CHECKED
         if not np.count_nonzero(checked):
             return None
         return np.where(checked > 0, self.host_checksum[entries], np.int64(-1))
 
     def detach(self, entries: Int64Array) -> None:
-        """Take held entries' keys away, so that no verb finds them any more."""
+        """Remove the keys of held entries, so that no verb finds them any more."""
         self._forget_keys(entries)
         self._tie[entries] = _DETACHED
 
@@ -175,7 +175,7 @@ class Directory:
                 self.window.part(generation, self.index.keys[own], own)
 
     def release(self, entries: Int64Array) -> None:
-        """Free those of the distinct entries that no tier holds anything of and that are not free yet."""
+        """Free those of these distinct entries that are ABSENT in every tier and not free yet."""
         ties = self._tie[entries]
         held = self.host.state[entries] | self.ssd.state[entries] | self.device.state[entries]
         bare = (held == State.ABSENT) & (ties != _FREE)
@@ -190,19 +190,19 @@ class Directory:
         self._numbers.give_back(entries)
 
     def only_in_host(self, entries: Int64Array) -> NDArray[np.bool_]:
-        """Which blocks, held in host memory, no other tier holds anything of."""
+        """Which of these blocks, held in host memory, are ABSENT in every other tier."""
         alone: NDArray[np.bool_] = (self.ssd.state[entries] | self.device.state[entries]) == State.ABSENT
         return alone
 
     def set_extents(self, entries: Int64Array, extents: Extents) -> None:
-        """Remember where blocks lie on SSD."""
+        """Store the places of blocks on SSD."""
         self.ssd_file[entries] = extents.file
         self.ssd_page[entries] = extents.page
         self.ssd_nbytes[entries] = extents.nbytes
         self.ssd_checksum[entries] = extents.checksum
 
     def extents(self, entries: Int64Array) -> Extents:
-        """Where blocks lie on SSD."""
+        """The places of blocks on SSD."""
         return Extents(
             self.ssd_file[entries], self.ssd_page[entries], self.ssd_nbytes[entries], self.ssd_checksum[entries]
         )
@@ -214,7 +214,7 @@ class Directory:
         return keyed + start
 
     def check(self) -> None:
-        """Assert what must hold between any two calls: free entries are bare, held ones are found."""
+        """Assert the invariants between any two calls: free entries are ABSENT everywhere, held ones are found."""
         span = slice(0, self.high_water)
         in_use = self._tie[span] != _FREE
         assert np.array_equal(in_use.nonzero()[0], self._numbers.used()), "the free list is not what is free"

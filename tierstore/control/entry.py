@@ -1,4 +1,4 @@
-"""States of a block in a tier: the only place that changes one. Pure; called by the directory's users.
+"""The states of a block in a tier; no other module changes one. Pure; called by the directory's users.
 
     ABSENT  --reserve-->  FILLING            a slot or a write is promised; look-ups say PENDING
     FILLING --filled-->   READY, pins 0      visible
@@ -27,7 +27,7 @@ __all__ = ["Places", "State"]
 
 
 class State:
-    """Of one block in one tier. Plain numbers: a member of an enum costs more to name than most steps here."""
+    """The state of one block in one tier. Plain ints: naming an enum member costs more than most steps here."""
 
     ABSENT: Final = 0
     FILLING: Final = 1
@@ -53,7 +53,7 @@ class Places:
         return int(np.count_nonzero(self.state == state))
 
     def loose(self, entries: Int64Array) -> NDArray[np.bool_]:
-        """Which entries are READY without a pin: only policy and window keep these from eviction."""
+        """Which entries are READY and unpinned: these may be evicted, as policy and window order them."""
         loose: NDArray[np.bool_] = (self.state[entries] == State.READY) & (self.pins[entries] == 0)
         return loose
 
@@ -88,7 +88,7 @@ class Places:
         """Take one pin off READY or GONE entries.
 
         Returns:
-            (entries that are READY and now without a pin, entries that were GONE and are now ABSENT).
+            (READY entries that are now unpinned, GONE entries that are now ABSENT).
         """
         pins = self.pins[entries] - 1
         assert not np.count_nonzero(pins < 0), f"unpin of unpinned entries {entries[pins < 0].tolist()[:8]}"
@@ -112,7 +112,7 @@ class Places:
         self.state[entries] = State.ABSENT
 
     def discard(self, entries: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Drop entries in any state but GONE; the ABSENT among them are passed over.
+        """Drop entries in any state but GONE; ABSENT ones are skipped.
 
         Returns:
             (entries that were READY without pins and are now ABSENT, entries that are now GONE).

@@ -1,9 +1,9 @@
-"""From (generation, block hash) to entry number. Pure numpy columns; called by the directory alone.
+"""Maps (generation, block hash) to an entry number. Pure numpy columns; called by the directory and the window.
 
 A chained hash table of fixed capacity over packed 32-byte hashes. Batch look-ups are vectorised, by `take`, which
-gathers rows of keys six times faster than indexing does. The few keys that lie deep in a chain, and single insertions
+gathers rows of keys six times faster than indexing does. The few keys deep in a chain, and single insertions
 and removals, go through memoryviews, which are several times faster than indexing an array. All columns are
-zero-initialised so that memory is taken only where entries lie: chain links hold entry + 1, zero ends a chain.
+zero-initialised, so that only used entries take memory: chain links hold entry + 1, and zero ends a chain.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def as_keys(hashes: NDArray[np.uint8]) -> UInt64Array:
 
 
 def identity_prefixes(fingerprint: bytes, keys: UInt64Array) -> UInt64Array:
-    """uint64[n] that name uint64[n, 4] keys of one namespace well enough for advice, not for bytes."""
+    """uint64[n] short names of uint64[n, 4] keys of one namespace: unique enough for advice, not for bytes."""
     return keys[:, 0] ^ np.frombuffer(fingerprint, np.uint64, count=1)
 
 
 class HashIndex:
-    """Chained hash over entries 0 … capacity-1; holds at most `capacity` keys, never one twice."""
+    """Chained hash table over entries 0 … capacity-1; holds at most `capacity` keys, each once."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -80,7 +80,7 @@ class HashIndex:
         return found
 
     def hold(self, generation: int, keys: UInt64Array, entries: Int64Array) -> NDArray[np.bool_]:
-        """Which entries hold the key of the same place: four equal words are four bytes of one."""
+        """Which entries hold the key at the same position. Four equal words give four true bytes, `_FOUR_TRUE`."""
         same: NDArray[np.bool_] = (self.keys.take(entries, axis=0) == keys).view(np.uint32)[:, 0] == _FOUR_TRUE
         same &= self.generation.take(entries) == generation
         return same
@@ -94,14 +94,14 @@ class HashIndex:
         return -1
 
     def insert(self, generation: int, keys: UInt64Array, entries: Int64Array) -> None:
-        """Give distinct keys that are not held to free entries."""
+        """Store distinct keys, not held yet, in free entries."""
         self.keys[entries] = keys
         self.generation[entries] = generation
         buckets = self._buckets(generation, keys)
         links = entries + 1
         self._next[entries] = self._heads[buckets]
         self._heads[buckets] = links
-        # Of several keys in one bucket only the last has become its head; chain the others one by one.
+        # If several keys share a bucket, only the last has become its head: chain the others one by one.
         lost = (self._heads[buckets] != links).nonzero()[0]
         heads, chain = self._heads_view, self._next_view
         for bucket, link in zip(buckets[lost].tolist(), links[lost].tolist(), strict=True):

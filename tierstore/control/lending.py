@@ -1,9 +1,9 @@
-"""How much of the host pool is in borrowers' hands. Pure; called by the planner.
+"""How much of the host pool is lent to borrowers. Pure; called by the planner.
 
-Others copy from and to their slots by themselves, and may take their time: what they hold can neither be evicted
-nor moved. So no more than a share of the pool is lent, and beyond it a request is cut short at once. A slot that is
-lent to many counts once: what all of them want costs the pool no more than what one wants. And nobody waits for what a
-borrower was to fill once he has taken too long: see `withdrawn`.
+A borrower copies from or to the slots by itself, and may take long: slots it holds can be neither evicted nor moved.
+So at most half of the pool is lent; a request beyond that is cut short at once. A slot lent to several borrowers counts
+once, since it costs the pool no more than one loan. Other requests do not wait for a borrower that takes too long to
+fill its slots: see `withdrawn`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["Lending"]
 
 
 class Lending:
-    """The account of what is lent.
+    """The account of lent slots.
 
     Args:
-        mind: Of whose pool at most half is lent at the same time.
-        upkeep: Makes blocks unknown.
+        mind: Shared with the stories; at most half of its host pool is lent.
+        upkeep: Discards blocks.
 
     Attributes:
-        lent_nbytes: Of slots that requests hold or may still take, each counted once.
+        lent_nbytes: Bytes of the slots that borrowing requests hold or may still take, each slot counted once.
     """
 
     def __init__(self, mind: Mind, upkeep: Upkeep) -> None:
@@ -45,13 +45,10 @@ class Lending:
         self.lent_nbytes = 0
 
     def open(self, request: Request, hi: int, plan: Plan, now: float) -> None:
-        """Plan blocks [request.opened, hi) of a request whose caller copies by himself, as far as slots may be lent.
-
-        REJECTED for what lies behind.
-        """
+        """Plan blocks [request.opened, hi) of a borrower's request, as far as slots may be lent; reject the rest."""
         lo, fills = request.opened, request.story.verb == "put"
         room = max(0, self._limit_nbytes - self.lent_nbytes) // _slot_nbytes(request)
-        if not fills and hi - lo <= room:  # nobody need know which of them are lent already
+        if not fills and hi - lo <= room:  # all fit, whichever of them are lent already
             request.story.open(request, hi, plan, now)
             self._lend(request, request.entries[lo : request.opened])
             return
@@ -68,16 +65,16 @@ class Lending:
         self._lend(request, request.entries[filled if fills else slice(lo, request.opened)])
 
     def handed(self, plan: Plan, requests: RequestTable) -> None:
-        """Some were lent so many slots and take no more."""
+        """Requests of this plan were handed so many blocks and take no more: end the loans beyond."""
         for request_id, num_blocks in plan.handed:
             request = requests.get(request_id)
             if request is not None and len(request.lent) > num_blocks:
                 self._give_back(request, num_blocks)
 
     def withdrawn(self, request: Request, plan: Plan, now: float) -> None:
-        """What its borrower was to fill is unknown from now on, and who waited for that goes without.
+        """Discard the blocks that the borrower has not filled, and wake the requests that waited for them.
 
-        The slots stay his until he has ended his copies: he may be writing to them still.
+        The slots stay reserved until the borrower ends its copies: it may still be writing to them.
         """
         for record in self._mind.jobs.records():
             job = record.job
@@ -89,7 +86,7 @@ class Lending:
                 record.waiters.clear()
 
     def close(self, request: Request) -> None:
-        """It has ended."""
+        """A request has ended: end its loans."""
         if len(request.lent):
             self._give_back(request, 0)
 
@@ -111,8 +108,8 @@ class Lending:
         self._count(len(new) * _slot_nbytes(request))
 
     def _give_back(self, request: Request, kept: int) -> None:
-        """All but the first so many."""
-        entries, counts = np.unique(request.lent[kept:], return_counts=True)  # one that has failed may come again
+        """End all loans of a request but the first `kept`."""
+        entries, counts = np.unique(request.lent[kept:], return_counts=True)  # twice if lent again after a failure
         request.lent = request.lent[:kept]
         self._num_loans[entries] -= counts
         free = entries[self._num_loans[entries] == 0]

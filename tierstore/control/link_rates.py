@@ -1,10 +1,9 @@
-"""How fast each link is now, and what waits in it. Pure; fed by the planner with every job that begins and ends.
+"""The rate of each link now, and the bytes queued in it. Pure; the planner reports every job that begins or ends.
 
-A rate is what a link has delivered over its last results, later ones counting more, by the time that passed from
-one to the next while it had anything to do: so it holds whatever slows a job down, be it the disk, other jobs or the
-machine, and needs no model of any of them. Time without a result counts at once, so that a link which stalls is
-seen before its jobs end. The measured seconds of single jobs would say neither how many run at a time nor that
-none ends.
+A rate is the bytes of a link's last results over the time between these results while the link had work; later results
+weigh more. So it includes whatever slows a job down, be it the disk, other jobs or the machine, without a model of any
+of them. Time without a result counts at once, so that a stalled link is seen before its jobs end. The seconds of single
+jobs would show neither how many run at a time nor that none ends.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["LinkRate", "LinkRates"]
 
 _KEPT = 0.7
-"""Weight of what is known beside a new result: after a dozen little is left, of however slow a time."""
+"""Weight kept by earlier results at each new one: after a dozen, little is left of even a very slow time."""
 
 _PRIOR_SECONDS = 1e-3
-"""How much busy time the rates that are assumed at first stand for."""
+"""Busy time that the initial, assumed rates weigh as much as."""
 
 _READ_NBYTES_PER_SECOND, _LOAD_NBYTES_PER_SECOND = 1e9, 10e9
-"""Assumed until measured: a modest NVMe disk, a modest copy. The first results correct either."""
+"""Initial rates: a modest NVMe disk, a modest copy. The first results correct both."""
 
 
 @dataclass(slots=True)
@@ -39,9 +38,9 @@ class LinkRate:
     """One link.
 
     Attributes:
-        nbytes: Delivered, weighted.
-        seconds: The time that took, weighted alike.
-        waiting_nbytes: In jobs that have begun and not ended, by what they are for: gets, and the rest.
+        nbytes: Bytes delivered, weighted.
+        seconds: The busy time that took, weighted alike.
+        waiting_nbytes: Bytes of jobs in flight: of gets, and of others.
         busy_since: When the link last delivered, or began to have work.
         delivered_at: When it delivered last.
     """
@@ -53,13 +52,13 @@ class LinkRate:
     delivered_at: float = -math.inf
 
     def begin(self, nbytes: int, *, for_get: bool, now: float) -> None:
-        """A job waits in the link from now on."""
+        """A job is submitted to the link."""
         if not any(self.waiting_nbytes):
             self.busy_since = now
         self._wait(nbytes, for_get=for_get)
 
     def end(self, nbytes: int, *, delivered_nbytes: int, for_get: bool, now: float) -> None:
-        """A job has ended; of its bytes so many are good."""
+        """A job of `nbytes` has ended, and delivered `delivered_nbytes` of them."""
         elapsed = max(0.0, now - self.busy_since)
         if elapsed or delivered_nbytes:
             self.nbytes = self.nbytes * _KEPT + delivered_nbytes
@@ -72,12 +71,12 @@ class LinkRate:
         self.waiting_nbytes = (gets + nbytes, others) if for_get else (gets, others + nbytes)
 
     def nbytes_per_second(self, now: float) -> float:
-        """What it delivers now; less with every moment in which nothing ends."""
+        """The rate now; it falls with every moment in which no job ends."""
         stalled = max(0.0, now - self.busy_since) if any(self.waiting_nbytes) else 0.0
         return self.nbytes * _KEPT / (self.seconds * _KEPT + stalled)
 
     def seconds_to_deliver(self, nbytes: int | float, now: float, *, others_ahead_nbytes: int) -> float:
-        """How long a get's bytes take from now, behind other gets and what of the rest runs already."""
+        """Seconds to deliver a get's bytes from now: behind all other gets, and the other jobs that run already."""
         gets, others = self.waiting_nbytes
         return (gets + min(others, others_ahead_nbytes) + nbytes) / max(1.0, self.nbytes_per_second(now))
 
@@ -86,7 +85,7 @@ class LinkRates:
     """The links that a get needs.
 
     Args:
-        scale: What a byte counts in what is assumed at first: less than 1 where a replay shrinks its blocks.
+        scale: Factor on the initial rates; less than 1 where a replay shrinks its blocks.
 
     Attributes:
         read: From SSD into a pool.

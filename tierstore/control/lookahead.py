@@ -1,12 +1,12 @@
-"""How look-ahead goes: engines tell which requests wait, nearest first; what they need is kept, and fetched early.
+"""Scheduler look-ahead: engines say which requests wait, nearest first; their blocks are kept and read early.
 
-    hint:   requests join the queue or leave it, a slice at a time; their blocks join the window or leave it
-    pump:   blocks that only SSD holds are read ahead in the order of the queue, into slots that nobody needs
-            sooner, within the budget of prefetches and for as many requests as the pool has room for
-    leave:  what waited is exposed to eviction by age again, unless another request names it
+    hint:   requests join or leave the queue, a slice at a time, and their blocks join or leave the window
+    pump:   read blocks that only SSD holds, in the order of the queue, into slots that no earlier request needs;
+            within the prefetch budget, and for as many requests as the pool has room for
+    leave:  return the blocks of ended hints to the eviction policy, unless another waiting request names them
 
-A session is one engine's queue; several take turns, a request each, so that a long queue does not push a
-short one back (start-time fair queueing; Goyal, Vin and Cheng 1996). The order of eviction is the idea of
+A session is one engine's queue. Sessions take turns, a request each, so that a long queue does not delay a
+short one (start-time fair queueing; Goyal, Vin and Cheng 1996). The order of eviction is the idea of
 AttentionStore (Gao et al., USENIX ATC 2024). Pure; called by the planner.
 """
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 __all__ = ["Lookahead", "hint_slices"]
 
 _LEAVE_BLOCKS = 512
-"""Blocks that leave the window in one lock hold."""
+"""Blocks taken out of the window in one lock hold."""
 
 
 def hint_slices(added: Iterable[Waiting], slice_blocks: int) -> Iterator[list[Waiting]]:
-    """Cut waiting requests into lists of at most `slice_blocks` hashes, one at least; a rank may go on in the next."""
+    """Cut waiting requests into one or more lists of at most `slice_blocks` hashes; a rank may continue in the next."""
     piece: list[Waiting] = []
     room = slice_blocks
     for rank, hashes in added:
@@ -65,22 +65,22 @@ class _Session:
 
 
 class _ReadingAhead(Unasked):
-    """The story of hints. What came is kept by the window; what did not is read when it is asked for, or later.
+    """The story of hints. Blocks that came are kept by the window; others are read later, or by the get.
 
     Attributes:
-        refused: Whether the link had no room for the read that has just ended.
+        refused: Whether the link refused the read that has just ended, because it was full.
     """
 
     refused = False
 
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
-        """See above."""
+        """Note whether the link refused the read."""
         assert record.outcomes is not None
         self.refused = bool(record.outcomes[0] == Outcome.REJECTED)
 
 
 class Lookahead:
-    """The queues of all sessions, as one."""
+    """The queues of all sessions, merged into one order of turns."""
 
     def __init__(self, mind: Mind) -> None:
         self._mind = mind
@@ -100,23 +100,24 @@ class Lookahead:
 
     @property
     def due(self) -> bool:
-        """Whether hints are left that `leave` has not taken out of the window yet."""
+        """Whether ended hints are still in the window, for `leave` to take out."""
         return bool(self._leaving)
 
     def hint(self, session_id: int, life: Life, added: Sequence[Waiting], removed: Sequence[int]) -> None:
         """Take in how a queue has changed.
 
         Args:
-            session_id: Whose queue, in the caller's own numbering; the first hint begins it.
-            life: Of the blocks.
+            session_id: The session, in the caller's own numbering; its first hint begins it.
+            life: The generation of the blocks.
             added: (rank, uint8[n, 32] distinct hashes in prefix order) of waiting requests, nearest first; in one
                 lock hold a slice of hashes, see `hint_slices`. Ranks only grow; the newest one may be named again
                 with the blocks that follow.
-            removed: Ranks that wait no longer: given up, or started and their get is open. Unknown ones are passed
-                over. They leave the window by `leave`.
+            removed: Ranks that wait no longer: given up, or started with their get open. Unknown ones are skipped.
+                `leave` takes their blocks out of the window.
 
         Raises:
-            RankError: A rank is older than the newest of its session, or of two namespaces; those before it count.
+            RankError: A rank is older than the newest of its session, or of two namespaces. Ranks before it in the
+                list are taken in.
         """
         self._remove(session_id, removed)
         for rank, hashes in added:
@@ -163,20 +164,20 @@ class Lookahead:
             self._leaving.extend(hints)
 
     def end_session(self, session_id: int) -> None:
-        """An engine has gone: its queue goes with it."""
+        """An engine has gone: remove its whole queue."""
         session = self._sessions.get(session_id)
         if session is not None:
             self._remove(session_id, list(session.waiting))
             del self._sessions[session_id]
 
     def end_life(self, number: int) -> None:
-        """A generation has ended: nothing of it will come."""
+        """A generation has ended: remove its requests from all queues."""
         for session_id, session in self._sessions.items():
             ranks = [rank for rank, hints in session.waiting.items() if hints[0].request.life.number == number]
             self._remove(session_id, ranks)
 
     def leave(self, plan: Plan) -> bool:
-        """Take a bounded number of hints that have left out of the window; whether more are left."""
+        """Take a bounded number of ended hints out of the window; true if more are left."""
         budget = _LEAVE_BLOCKS
         while self._leaving and budget > 0:
             hint = self._leaving.popleft()
@@ -189,7 +190,7 @@ class Lookahead:
         return self.due
 
     def pump(self, plan: Plan) -> None:
-        """Read ahead in the order of the queue until budget, slots or the requests within reach are used up."""
+        """Read ahead in the order of the queue, until the budget, the slots or the requests within reach run out."""
         mind = self._mind
         refused, self._reading.refused = self._reading.refused, False
         if mind.ssd is None or refused:  # a link that is full would only refuse again
@@ -205,13 +206,13 @@ class Lookahead:
             self._window.fetched()
 
     def _within_reach(self, hint: Hint) -> bool:
-        """Whether its share of the pool has room for this one and those before it, of the mean size of all."""
+        """Whether this request and all before it, at the mean size of all, fit into the prefetch share of the pool."""
         share_nbytes = self._mind.limits.prefetch_share * self._mind.host.pool_nbytes
         ahead = bisect_left(self._turns, hint.turn)
         return not ahead or (ahead + 1) * self._waiting_nbytes <= share_nbytes * len(self._turns)
 
     def _fetch(self, hint: Hint, count_max: int, plan: Plan) -> bool:
-        """Read the first blocks of a hint that only SSD holds; False where it must be looked at again."""
+        """Read the first blocks of a hint that only SSD holds; false if blocks are left for another call."""
         mind, request = self._mind, hint.request
         slot_class = request.life.slot_class
         entries = self._window.entries(hint)

@@ -1,4 +1,4 @@
-"""Numbers 0 … capacity-1 to give out and take back: the rows of a table of columns. Pure; for tables of the mind."""
+"""Allocates the numbers 0 … capacity-1, the rows of the planner's column tables. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Numbers"]
 
 
 class Numbers:
-    """Free numbers. Those given back last go out first, so that a table touches no more memory than it needs.
+    """The free numbers. Those given back last are reused first, so that a table touches no more memory than it needs.
 
     Attributes:
         high_water: One more than the highest number ever out; for others to read.

@@ -1,8 +1,8 @@
-"""How a prefetch goes: a queue by priority and deadline, a budget, only free or cold slots, behind every get.
+"""The story of a prefetch: queued by priority and deadline, within a budget, into free or cold slots, behind gets.
 
-A prefetch is a request that touches no caller's memory. Its blocks are looked at again when their turn
-comes: some may have arrived meanwhile, some may have left. It ends when every block wanted is in host
-memory, at the first hole, at its deadline or when it is cancelled. Pure; called by the planner.
+A prefetch is a request that touches no caller's memory. Its blocks are looked up again when it reaches the head of
+the queue: some may have come or been evicted meanwhile. It ends when every block wanted is in host memory, at the
+first hole, at its deadline or when it is cancelled. Pure; called by the planner.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Prefetches"]
 
 
 class Prefetches:
-    """The queue of prefetches, highest priority first, of equal ones the nearest deadline."""
+    """The queue of prefetches: the highest priority first; among equals, the nearest deadline."""
 
     verb = "prefetch"
 
@@ -64,7 +64,7 @@ class Prefetches:
                 self._settle(request, plan)
 
     def _start(self, request: Request, budget: int, plan: Plan, now: float) -> bool:
-        """Start the next piece of one request; False where no cold slot is left for it."""
+        """Start the next piece of one request; false if there were too few free or cold slots for it."""
         mind, life, lo = self._mind, request.life, request.frontier
         hi = min(request.opened, request.stop, lo + max(1, budget // life.block_nbytes))
         entries = mind.directory.find(life.number, request.keys[lo:hi])
@@ -95,12 +95,12 @@ class Prefetches:
         return request.frontier == min(hi, request.stop)
 
     def _refuse(self, request: Request) -> None:
-        """No slot is cold and none will be freed by a prefetch under way: nobody waits for room."""
+        """Reject the rest: no slot is cold and no prefetch in flight will free one. Prefetches never wait for room."""
         request.outcomes[request.frontier : request.stop] = Outcome.REJECTED
         request.stop = request.frontier
 
     def arrived(self, request: Request, positions: Int64Array, record: JobRecord, plan: Plan, now: float) -> None:
-        """Blocks are in host memory, or will not come."""
+        """A job has ended: its blocks are in host memory, or lost."""
         directory = self._mind.directory
         entries = request.entries[positions]
         there = directory.host.state[entries] == State.READY

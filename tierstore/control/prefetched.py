@@ -1,7 +1,7 @@
-"""What is read ahead of need: how much may be, what came of it. Pure; part of the host pool's room.
+"""The account of blocks read ahead: how many there are, and whether gets used them. Pure; part of the host room.
 
-Blocks count from the read that brings them until a get uses them or they leave. Two bounds hold: bytes under way
-at once, and a share of the pool that may be taken, beyond what is free, by blocks that nobody has asked for yet.
+A block counts from the read that brings it until a get uses it or it is evicted or dropped. Callers hold two bounds:
+bytes in flight, and the share of the pool, beyond free slots, for blocks that no get has used yet.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Prefetched:
     """Blocks that were read ahead and that no get has used.
 
     Args:
-        directory: Whose flags it changes.
-        slot_nbytes: Of each slot class; the host room's own mapping.
-        metrics: Counted into.
+        directory: Its flags are changed here.
+        slot_nbytes: Slot size of each slot class; the host room's own mapping.
+        metrics: Where it counts.
 
     Attributes:
-        inflight_nbytes: Of blocks that reads ahead are bringing.
+        inflight_nbytes: Bytes of blocks being read ahead; the callers keep it.
     """
 
     def __init__(self, directory: Directory, slot_nbytes: Mapping[int, int], metrics: Metrics) -> None:
@@ -46,11 +46,11 @@ class Prefetched:
 
     @property
     def unused_nbytes(self) -> int:
-        """Of blocks that have come and that no get has used."""
+        """Bytes of slots with blocks that were read ahead and not used yet."""
         return sum(count * self._slot_nbytes[slot_class] for slot_class, count in self._unused.items())
 
     def came(self, slot_class: int, entries: Int64Array) -> None:
-        """Blocks are READY that were read ahead."""
+        """Blocks read ahead are READY."""
         self._directory.flags[entries] |= PREFETCHED
         self._unused[slot_class] += len(entries)
 
@@ -59,11 +59,11 @@ class Prefetched:
         self._end(slot_class, entries, "useful")
 
     def evicted(self, slot_class: int, entries: Int64Array) -> None:
-        """Blocks leave to make room."""
+        """Blocks are evicted."""
         self._end(slot_class, entries, "wasted")
 
     def dropped(self, slot_class: int, entries: Int64Array) -> None:
-        """Blocks are deleted or found corrupt: nobody was wrong to read them."""
+        """Blocks are deleted or found corrupt: neither useful nor wasted."""
         self._end(slot_class, entries, None)
 
     def _end(self, slot_class: int, entries: Int64Array, fate: str | None) -> None:

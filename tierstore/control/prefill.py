@@ -1,7 +1,7 @@
-"""What computing tokens costs: a small table by how long the prefix is before them. Pure.
+"""The cost of computing tokens: a small table by the length of the prefix before them. Pure.
 
-Given once as a plain rate, or learnt from what an engine reports; the longer the prefix, the dearer a token,
-because attention looks back at all of it. Called by the planner's `loading`.
+It starts from a plain rate, if given, and learns from the engine's reports. A token behind a longer prefix costs
+more, because attention reads all of it. Called by the planner's `loading`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 __all__ = ["PrefillCost"]
 
 _ROW_TOKENS = 1024
-"""The first row of the table ends here; each further one at twice as many tokens."""
+"""End of the first row of the table; each further row ends at twice as many tokens."""
 
 _NUM_ROWS = 16
 _FORGET = 0.8
-"""Weight of what a row knows beside a new report of as many tokens."""
+"""Weight kept by the earlier reports of a row at each new one."""
 
 
 class PrefillCost:
     """Seconds a token, by the number of tokens before it.
 
     Args:
-        tokens_per_second: Of any token; None where nothing is known until it is reported.
+        tokens_per_second: Rate assumed for every token until the first report; None if unknown.
     """
 
     def __init__(self, tokens_per_second: float | None = None) -> None:
@@ -44,10 +44,10 @@ class PrefillCost:
         return self._given is not None or bool(self._tokens.any())
 
     def report(self, *, prefix_tokens: int, num_tokens: int, seconds: float) -> None:
-        """An engine has computed `num_tokens` behind `prefix_tokens`; what it reports wins over what was given.
+        """An engine has computed `num_tokens` behind `prefix_tokens`; reports replace the given rate.
 
-        No tokens, or seconds that are not above zero or no number, are no measurement and change nothing: clocks stop,
-        go back and overflow, and one such figure would spoil every advice behind it.
+        A report without tokens, or whose seconds are not a positive finite number, is ignored: clocks stop, go back
+        and overflow, and one such figure would spoil all later advice.
         """
         if prefix_tokens < 0 or num_tokens < 1 or not 0.0 < seconds < math.inf:
             return
@@ -56,7 +56,7 @@ class PrefillCost:
         self._seconds[row] = self._seconds[row] * _FORGET + seconds
 
     def seconds_until(self, tokens: Int64Array) -> NDArray[np.float64]:
-        """What computing a prompt takes up to each of these token counts. Needs `known`."""
+        """Seconds to compute a prompt up to each of these token counts. Needs `known`."""
         knots = np.concatenate([[0], _ROW_TOKENS << np.arange(_NUM_ROWS)])
         costs = self._rows()
         totals = np.concatenate([[0.0], np.cumsum(costs * np.diff(knots))])
@@ -65,7 +65,7 @@ class PrefillCost:
         return seconds
 
     def _rows(self) -> NDArray[np.float64]:
-        """Seconds a token for each row; one of which nothing is known is as its nearest neighbour."""
+        """Seconds a token for each row; a row without reports takes the value of the nearest one with some."""
         reported = self._tokens.nonzero()[0]
         if not len(reported):
             assert self._given is not None, "nothing is known of what computing costs"

@@ -1,4 +1,4 @@
-"""Which story goes on when a job has ended. Pure; part of the planner, which closes the job first."""
+"""Passes the result of a job to the story it serves. Pure; part of the planner, which closes the job first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Results:
         self._upkeep = upkeep
 
     def take_in(self, record: JobRecord, result: CopyResult, plan: Plan, now: float) -> None:
-        """Go on from how a job ended."""
+        """Pass the result of a job to its story."""
         job = record.job
         if isinstance(job, CopyJob):
             count_job(self._mind, job, result)
@@ -63,7 +63,7 @@ class Results:
             self._spoilt(record, job.entries[result.outcomes == Outcome.CORRUPT])
 
     def _spoilt(self, record: JobRecord, entries: Int64Array) -> None:
-        """Blocks in the host pool that are not what whoever filled their slots says: nobody gets them any more."""
+        """Discard blocks in the host pool whose bytes do not match the checksum given by the writer of their slots."""
         entries = entries[self._mind.directory.host.state[entries] == State.READY]
         if len(entries):
             assert record.request is not None, "a write belongs to the request that led to it"

@@ -1,8 +1,8 @@
-"""Which places of the host pool are free. Pure: numbers only, never the memory itself.
+"""Allocates the slots of a pool. Pure: page numbers only, never the memory itself.
 
-The pool is cut into slabs; a slab belongs to one class of slot size, or to none yet. The planner takes
-slots, gives them back, and drains a slab of one class to hand it to another. Places are int64 page
-numbers (offset / `PAGE_NBYTES`), in every array here but the columns.
+The pool is cut into slabs; a slab belongs to one slot class, or is still unclaimed. The planner takes
+slots, gives them back, and drains a slab of one class to hand it to another. A slot is named by its first page
+(offset / `PAGE_NBYTES`): int64 in every array here but the columns.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ SLABS_MIN = 4
 """Slabs that a pool must have."""
 
 SLAB_SLOTS_MIN = 8
-"""Slots that a slab must have of any size, so that a slab's tail wastes at most an eighth of it."""
+"""Slots that a slab must hold of any size, so that the unused tail of a slab is at most an eighth of it."""
 
 _SLAB_NBYTES_MAX = 64 << 20
 _NOBODY = -1
 _SORTED_SLOTS = 1024
-"""How far into a free list the lowest slots are looked for: merging into so many costs 2 microseconds."""
+"""Length of the part of a free list that is kept sorted: merging into so many slots costs 2 microseconds."""
 
 
 def auto_slab_nbytes(pool_nbytes: int) -> int:
-    """Bytes of a slab where nothing is set: 64 MiB, less where the pool is small."""
+    """Bytes of a slab by default: 64 MiB, or less in a small pool."""
     return max(PAGE_NBYTES, min(_SLAB_NBYTES_MAX, pool_nbytes // SLABS_MIN // PAGE_NBYTES * PAGE_NBYTES))
 
 
 class _SlotClass:
-    """One slot size: its counts and its free slots, of which the next to go are in order of address.
+    """One slot size: its counts and its free slots; the next to be taken are in order of address.
 
-    The free list lies at the end of its column and grows downwards: taking and adding are slices, and
-    memory is touched only for as many slots as were ever free.
+    The free list is at the end of its column and grows downwards: taking and adding are slices, and memory is
+    touched only for as many slots as were ever free.
     """
 
     def __init__(self, *, slot_pages: int, slab_slots: int, slabs_max: int) -> None:
@@ -79,16 +79,16 @@ class _SlotClass:
 class SlotAllocator:
     """Slots of several sizes in one pool.
 
-    Every slab is unclaimed, or owned by one class; an owned slab may be draining towards another class:
-    its free slots are withheld, and when its last used slot comes back it changes hands.
+    Every slab is unclaimed, or owned by one class. An owned slab may be draining towards another class: its free
+    slots are withheld, and it is handed over when its last used slot comes back.
 
     Args:
-        pool_nbytes: The pool; what is left beyond the last whole slab is not used.
-        slab_nbytes: The unit in which classes are given memory; a multiple of `PAGE_NBYTES`.
+        pool_nbytes: Size of the pool; the rest behind the last whole slab is not used.
+        slab_nbytes: Size of a slab; a multiple of `PAGE_NBYTES`.
 
     Attributes:
-        generations: uint32[pool pages]; at a slot's first page another number whenever it has been given to another
-            block. May be put into memory that others see.
+        generations: uint32[pool pages]; the number at a slot's first page changes whenever the slot is given to another
+            block. The array may be placed in memory that other processes map.
 
     Raises:
         ConfigError: The slab is no whole number of pages, or the pool has fewer than `SLABS_MIN` slabs, or
@@ -124,7 +124,7 @@ class SlotAllocator:
         self._class_of_nbytes: dict[int, int] = {}
 
     def open_class(self, slot_nbytes: int) -> int:
-        """The class of this slot size, new or known; a new one owns nothing yet.
+        """The class of this slot size; it is created, without a slab, if it is new.
 
         Raises:
             ConfigError: A slab would hold fewer than `SLAB_SLOTS_MIN` slots.
@@ -151,7 +151,7 @@ class SlotAllocator:
         return self._class_of_nbytes[slot_nbytes]
 
     def take(self, slot_class: int, count: int) -> Int64Array:
-        """Up to `count` slots, now used, ascending; unclaimed slabs are claimed where the class's own run out."""
+        """Take up to `count` slots, returned ascending; claims unclaimed slabs once the class's own run out."""
         own = self._classes[slot_class]
         parts = [own.take(count)]
         missing = count - len(parts[0])
@@ -171,7 +171,7 @@ class SlotAllocator:
         return pages
 
     def give_back(self, slot_class: int, pages: Int32Array | Int64Array) -> None:
-        """Return used slots, in any order. Hands a draining slab over when its last one comes."""
+        """Give used slots back, in any order. A draining slab is handed over with its last used slot."""
         pages = np.sort(pages).astype(np.int64)
         slabs = self.slab_of(pages)
         count = np.count_nonzero
@@ -182,7 +182,7 @@ class SlotAllocator:
         self._used -= np.bincount(slabs, minlength=self.capacity_slabs)
         own = self._classes[slot_class]
         own.num_used -= len(pages)
-        if len(self._classes) == 1:  # which no slab can leave
+        if len(self._classes) == 1:  # so no slab is draining
             own.add(pages)
             return
         withheld = self._next_owner[slabs] != _NOBODY
@@ -191,7 +191,7 @@ class SlotAllocator:
             self._hand_over_if_empty(slab)
 
     def begin_drain(self, slab: int, to_class: int) -> None:
-        """Withhold a slab's slots from its class until all are free, then give it to another; at once if they are."""
+        """Withhold a slab's slots from its class, and give it to another once all are free, which may be at once."""
         slot_class = int(self._owner[slab])
         assert slot_class not in (_NOBODY, to_class), f"slab {slab} of class {slot_class} cannot go to {to_class}"
         assert self._next_owner[slab] == _NOBODY, f"slab {slab} is draining already"
@@ -203,7 +203,7 @@ class SlotAllocator:
         self._hand_over_if_empty(slab)
 
     def idle_slab(self, to_class: int) -> int:
-        """A slab without a used slot that another class can spare, or -1. `begin_drain` hands it over at once."""
+        """A slab of another class without used slots, not its last one; or -1. `begin_drain` hands it over at once."""
         if len(self._classes) == 1:
             return -1
         idle = (self._used == 0) & (self._owner != _NOBODY) & (self._owner != to_class)
@@ -236,7 +236,7 @@ class SlotAllocator:
         )
 
     def num_slabs(self, slot_class: int) -> int:
-        """Slabs that serve the class; a draining one serves nobody."""
+        """Slabs that serve the class; a draining one serves none."""
         return self._classes[slot_class].num_slabs
 
     @property
@@ -246,7 +246,7 @@ class SlotAllocator:
         return dict(zip(slabs.tolist(), self._next_owner[slabs].tolist(), strict=True))
 
     def slab_of(self, pages: Int32Array | Int64Array) -> Int64Array:
-        """The slab of each place."""
+        """The slab of each page."""
         slabs: Int64Array = pages // np.int64(self._slab_pages)
         return slabs
 
@@ -284,7 +284,7 @@ class SlotAllocator:
         own.num_slabs += 1
         own.add(self.slots_of(slab))
         first = slab * self._slab_pages
-        self.generations[first : first + self._slab_pages] += 1  # whatever began at other pages here is over
+        self.generations[first : first + self._slab_pages] += 1  # also at the first pages of its former slots
 
     def _hand_over_if_empty(self, slab: int) -> None:
         if self._used[slab] == 0:

@@ -1,10 +1,10 @@
 """The look-ahead window: which blocks waiting requests will need, the nearest first. Pure; held by the directory.
 
-A request that waits in an engine is kept as hints of at most a slice of its blocks each, ordered by turn. A
-block that several of them name counts with the first; the others are remembered, in order of arrival, so
-that it passes to the next when that one leaves. The directory's column `next_use` names the hint that a held
-block counts with, 0 for none; hashes it does not hold wait here until it does. The window decides who of its
-blocks would go first in each pool and who should come first; it moves nothing and evicts nothing.
+A waiting request is stored as hints of at most a slice of its blocks each, ordered by turn. A block that several
+hints name belongs to the one whose turn comes first; the others (mentions) are kept in order of arrival, and the
+block passes to the next when its hint leaves. The directory's column `next_use` stores the number of the hint that a
+held block belongs to, 0 for none. Blocks that the directory does not hold are kept here until it does. The window
+orders its blocks for eviction from each pool and for fetching; it moves nothing and evicts nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["NEVER", "Hint", "Window"]
 
 NEVER = 1 << 32
-"""A turn that no request has."""
+"""A turn later than that of any request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,14 +37,14 @@ class Hint:
 
     Attributes:
         number: Unique in one run, from 1; later ones are higher.
-        turn: When the request's turn comes; smaller is sooner.
-        request: The blocks, and the reads that fetch them.
-        slots: int64[n]; where the window keeps each block.
-        mentions: int64[n]; that this hint names it.
-        previous: The hint of the same request before it.
-        whole: Whether every block of it could be fetched when that was tried last.
-        offered: Pools in which it is listed among those that may hold evictable blocks.
-        wanted: It is listed among those that may have blocks to fetch.
+        turn: The request's turn; smaller is sooner.
+        request: Its blocks, as the request that reads them ahead.
+        slots: int64[n]; the window's slot of each block.
+        mentions: int64[n]; the window's record that this hint names each block.
+        previous: The hint of the blocks before these in the same request.
+        whole: Whether all its blocks were usable when last looked at; if not, later hints of the request are skipped.
+        offered: Pools in which it is listed as one that may have evictable blocks.
+        wanted: Whether it is listed as one that may have blocks to fetch.
     """
 
     number: int
@@ -59,12 +59,12 @@ class Hint:
 
 
 class Window:
-    """Hinted blocks and who waits for them.
+    """Hinted blocks, and the hints that name them.
 
     Args:
-        capacity: Mentions of blocks it can hold; of what goes beyond nothing is remembered.
+        capacity: Mentions of blocks it can hold; callers drop hints beyond that.
         next_use: uint32 column of the directory, kept up to date here.
-        pools: The directory's places in each pool that blocks are evicted from; read alone.
+        pools: The directory's places in each pool that blocks are evicted from; only read.
     """
 
     def __init__(self, capacity: int, next_use: UInt32Array, pools: Mapping[TierName, Places]) -> None:
@@ -99,13 +99,13 @@ class Window:
         """Enter distinct blocks of a waiting request. Needs `room`.
 
         Args:
-            request: Whose, in prefix order.
-            turn: When it comes.
-            entries: int64[n]; the directory's, -1 where it does not hold a block.
+            request: Its hashes are the blocks, in prefix order.
+            turn: The turn of the waiting request.
+            entries: int64[n] of the directory; -1 where it does not hold a block.
             previous: The hint of the blocks before these.
 
         Returns:
-            The hint, and the entries that were in no window before: none of them may be evicted by age.
+            The hint, and the entries that are new in the window: the policy may not evict them from now on.
         """
         self._last_number += 1
         number = self._last_number
@@ -141,7 +141,7 @@ class Window:
         return slots
 
     def remove(self, hint: Hint) -> Int64Array:
-        """A hint has left: its blocks pass to the next that names them; returns the entries that nobody names."""
+        """Remove a hint: its blocks pass to the next hint that names them. Returns the entries that none names."""
         del self._hints[hint.number]
         self._over[hint.mentions] = True
         slots = hint.slots
@@ -177,7 +177,7 @@ class Window:
         return held
 
     def meet(self, generation: int, keys: UInt64Array, entries: Int64Array) -> None:
-        """The directory holds new blocks: those that were waited for are in the window from now on."""
+        """The directory holds new blocks: link those that hints name to their entries."""
         self._next_use[entries] = 0
         if not self._hints:
             return
@@ -188,19 +188,19 @@ class Window:
         self._next_use[entries] = self._hint[self._first[slots] - 1]
 
     def part(self, generation: int, keys: UInt64Array, entries: Int64Array) -> None:
-        """The directory holds blocks of the window no longer; they wait here again."""
+        """The directory holds these blocks of the window no longer; their hints keep naming them."""
         self._next_use[entries] = 0
         self._entry[self._index.find(generation, keys)] = 0
 
     def turns(self, generation: int, keys: UInt64Array) -> UInt32Array:
-        """When the first request that names each block comes, given uint64[n, 4]; 0 where none does."""
+        """The turn of the hint that each block belongs to, given uint64[n, 4] keys; 0 where none names it."""
         slots = self._index.find(generation, keys)
         turns = self._turn[self._first[slots] - 1]
         turns[slots < 0] = 0
         return turns
 
     def entries(self, hint: Hint) -> Int64Array:
-        """int64[n]; where the directory holds a hint's blocks, -1 where it does not."""
+        """int64[n]; the directory's entries of a hint's blocks, -1 where it does not hold one."""
         return self._entry[hint.slots].astype(np.int64) - 1
 
     def _offer_loose(self, entries: Int64Array) -> None:
@@ -222,9 +222,9 @@ class Window:
     def victims(
         self, slot_class: int, count: int, *, after_turn: int = 0, pool: TierName = TierName.HOST
     ) -> Int64Array:
-        """Up to `count` blocks of the window evictable in a pool, furthest and tail first, of turns after one alone.
+        """Up to `count` evictable blocks of the window in a pool, the latest turn and the tail first.
 
-        They stay named until they are evicted.
+        Only turns after `after_turn` count. The blocks stay in the window until the caller evicts them.
         """
         furthest, found = self._furthest.get((pool, slot_class), []), [np.empty(0, np.int64)]
         while furthest and count and -furthest[0][0] > after_turn:
@@ -241,7 +241,7 @@ class Window:
         return np.concatenate(found)
 
     def evicted(self, entries: Int64Array) -> None:
-        """Blocks of the window have left a pool: they may be fetched again when there is room."""
+        """Blocks of the window were evicted from a pool: list their hints to be fetched again."""
         for number in sorted(set(self._next_use[entries].tolist())):
             hint = self._hints.get(number)
             if hint is not None:
@@ -253,7 +253,7 @@ class Window:
             self._list(self._nearest, (hint.turn, hint.number, hint))
 
     def _list(self, heap: list[tuple[int, int, Hint]], row: tuple[int, int, Hint]) -> None:
-        """Add a row to a heap; those of hints that have left go in bulk, once they are the most."""
+        """Add a row to a heap; purge the rows of removed hints once they may be the majority."""
         if len(heap) > 2 * len(self._hints):
             heap[:] = [row for row in heap if row[2].number in self._hints]
             heapq.heapify(heap)

@@ -1,4 +1,4 @@
-"""So many bytes a day to a tier that wears. Pure; asked by `write_back` after admission."""
+"""The budget of bytes a day for write-back, since SSDs wear. Pure; asked by `write_back` after admission."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _HOURS_HELD = 1.0
 
 
 class WriteBudget:
-    """A bucket that fills evenly and holds an hour's worth, so that a quiet night pays for no flood.
+    """A token bucket: it fills evenly and holds one hour's worth, so that a quiet night pays for no flood.
 
-    A block larger than that is saved for, and nothing beyond it.
+    For a block larger than that it holds as much as the block needs.
 
     Args:
         nbytes_per_day: What may be written; None for no bound.
