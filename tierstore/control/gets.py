@@ -176,7 +176,7 @@ class Gets:
         if np.count_nonzero(came) < len(came):
             lost = positions[~came]
             losses = record.losses(request.entries[lost])
-            told = (losses == Outcome.CANCELLED) & (lost >= request.stop)  # withdrawn because nobody wants it any more
+            told = (losses == Outcome.CANCELLED) & (lost >= request.stop)  # withdrawn, for it was given up already
             request.outcomes[lost[~told]] = losses[~told]
             self._stop_at(request, int(lost.min()))
         self._advance(request, plan)

@@ -1,4 +1,4 @@
-"""How a put goes: copy new blocks into host slots, write them back afterwards, sync if it must be durable.
+"""The story of a put: copy new blocks into host slots, write them back afterwards, sync if it must be durable.
 
     open:     blocks already READY are done; FILLING ones are joined; of the new ones the longest leading part
               that fits gets slots and a store job; the rest is REJECTED

@@ -1,7 +1,7 @@
 """The health of the SSD tier: when writes and reads are turned off, and when a probe may turn them on. Pure.
 
     SERVING     --a write, sync or new file fails, calls take seconds, no write ends-->       WRITES_OFF
-    any         --reads fail in a row, take seconds, or none ends though some are under way--> READS_OFF
+    any         --reads fail in a row, take seconds, or none ends though some are in flight--> READS_OFF
     either off  --a probe reads and writes-->                                                  SERVING
     READS_OFF   --a probe reads, but does not write-->                                         WRITES_OFF
 
