@@ -2,7 +2,7 @@
 
 Each block has one entry, in fixed-capacity numpy columns: its key in the index, its state and pins in each tier
 (`tierstore.control.entry`), its place in each, its use, and the hint that waits for it. The planner and its rooms
-call it under the engine's lock. An entry takes 122 bytes at full capacity, policy included; only a device pool
+call it under the engine's lock. An entry takes 115 bytes at full capacity, policy included; only a device pool
 touches 9 of them.
 """
 
@@ -109,14 +109,6 @@ class Directory:
         self.window = Window(mentions, self.next_use, pools)
         self._tie = np.zeros(capacity, np.uint8)
         self._numbers = Numbers(capacity)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all columns at full capacity."""
-        columns = (self.host_page, self.device_page, self.ssd_file, self.ssd_page, self.ssd_nbytes, self.ssd_checksum)
-        usage = (self.last_use, self.hits, self.depth, self.flags, self.parent, self.next_use, self._tie)
-        own = sum(column.nbytes for column in columns + usage)
-        return own + self._numbers.nbytes + self.index.nbytes + self.host.nbytes + self.ssd.nbytes + self.device.nbytes
 
     @property
     def facts(self) -> BlockFacts:

@@ -43,11 +43,6 @@ class Places:
         self.state = np.zeros(capacity, np.uint8)
         self.pins = np.zeros(capacity, np.int32)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the columns at full capacity."""
-        return self.state.nbytes + self.pins.nbytes
-
     def count(self, state: int) -> int:
         """Entries in a state. Reads the whole column; for checks and gauges."""
         return int(np.count_nonzero(self.state == state))

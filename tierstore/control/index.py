@@ -49,11 +49,6 @@ class HashIndex:
         self._heads_view = self._heads.data
         self._next_view = self._next.data
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all columns at full capacity."""
-        return self._heads.nbytes + self._next.nbytes + self.keys.nbytes + self.generation.nbytes
-
     def _buckets(self, generation: int | NDArray[np.uint32], keys: UInt64Array) -> Int64Array:
         mixed = keys[:, 0] ^ keys[:, 1] ^ keys[:, 2] ^ keys[:, 3]
         mixed ^= np.asarray(generation, np.uint64)

@@ -26,11 +26,6 @@ class Numbers:
         self._num_free = 0
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the column at full capacity."""
-        return self._free.nbytes
-
-    @property
     def room(self) -> int:
         """Numbers that `take` can still give."""
         return self.capacity - self.num_used
