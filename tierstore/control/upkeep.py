@@ -79,7 +79,8 @@ class Upkeep:
         self._unpark(plan, now)
         more = self._reap_step()
         mind.ageing.step(now)
-        self._cleaning.step(plan, now)
+        if not self._parking.due:  # else what was dropped just now would be parked again, and never end
+            self._cleaning.step(plan, now)
         mind.host.drain()
         return self._reclaim_step(plan) or mind.ageing.due or self._parking.due or more
 

@@ -104,9 +104,13 @@ class WriteBack:
         room = (mind.limits.write_inflight_nbytes_max - mind.write_inflight_nbytes) // block_nbytes
         fits = max(0, min(len(admitted), room))
         self._drop("write_queue_full", request.entries[admitted[fits:]])
-        if self.parking:  # a predecessor may be parked: that is checked, and the budget paid, when they are written
-            return admitted[:fits]
-        return self._paid(request, admitted[:fits], now)
+        admitted = admitted[:fits]
+        if not self.parking:
+            return self._paid(request, admitted, now)
+        # A predecessor may be parked: that is checked, and the budget paid, when they are written.
+        affordable = self._budget.affords(fits, block_nbytes, now)
+        self._drop("write_budget", request.entries[admitted[affordable:]])
+        return admitted[:affordable]
 
     def _paid(self, request: Request, positions: Int64Array, now: float) -> Int64Array:
         """The blocks that the write budget pays for; they must be written now."""

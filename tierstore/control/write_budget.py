@@ -25,12 +25,16 @@ class WriteBudget:
 
     def take(self, num_blocks: int, block_nbytes: int, now: float) -> int:
         """How many of these blocks may be written now; they are taken off the budget."""
+        taken = self.affords(num_blocks, block_nbytes, now)
+        self._nbytes -= taken * block_nbytes
+        return taken
+
+    def affords(self, num_blocks: int, block_nbytes: int, now: float) -> int:
+        """How many of these blocks could be written now; nothing is taken off the budget."""
         if self._nbytes_per_second is None:
             return num_blocks
         if self._filled_at is not None:
             self._nbytes += max(0.0, now - self._filled_at) * self._nbytes_per_second
         self._filled_at = now
         self._nbytes = min(self._nbytes, max(self._nbytes_max, block_nbytes))
-        taken = min(num_blocks, int(self._nbytes // block_nbytes))
-        self._nbytes -= taken * block_nbytes
-        return taken
+        return min(num_blocks, int(self._nbytes // block_nbytes))
