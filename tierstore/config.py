@@ -72,7 +72,7 @@ class SsdConfig:
     def check(self) -> None:
         """Raise ConfigError where settings that fit each by itself make no sense together."""
         budget = self.write_budget_nbytes
-        if budget is not None and budget < _MIB:
+        if self.size and budget is not None and budget < _MIB:
             raise ConfigError(
                 f"ssd.write_budget is {self.write_budget}, which of an ssd.size of {format_size(self.size)} is "
                 f"{format_size(budget)} a day; give at least {format_size(_MIB)}, or none"
@@ -143,7 +143,8 @@ class PrefetchConfig:
 
     def check(self) -> None:
         """Raise ConfigError where settings that fit each by itself make no sense together."""
-        if self.policy == "timeout" and not self.timeout_seconds and not self.timeout_seconds_per_1k_tokens:
+        timeless = not self.timeout_seconds and not self.timeout_seconds_per_1k_tokens
+        if self.policy == "timeout" and timeless and self.inflight != 0:
             raise ConfigError(
                 "prefetch.policy is timeout, and both prefetch.timeout_seconds and "
                 "prefetch.timeout_seconds_per_1k_tokens are 0: no prefetch could bring anything; give one of them some "

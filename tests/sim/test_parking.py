@@ -10,15 +10,13 @@ from tests.full_ssd import FILE_BLOCKS, full_ssd, not_stored, on_ssd
 from tests.outage import BROKEN, STALL_SECONDS, service
 from tierstore.control import parking
 from tierstore.control.mind import Limits
-from tierstore.control.planner import Planner
 from tierstore.health import Service
-from tierstore.policy.admission import AdmitLeaving
 from tierstore.testing.engine_world import EngineWorld, chain
 from tierstore.types import PAGE_NBYTES, CopyJob, DiscardJob, Outcome, Presence, SyncJob, TierName
 
 if TYPE_CHECKING:
     from tierstore.transfer.future import Transfer
-    from tierstore.types import Plan, UInt8Array
+    from tierstore.types import UInt8Array
 
 OK, MISS, REJECTED, CORRUPT, IO_ERROR, CANCELLED = Outcome
 
@@ -239,53 +237,6 @@ def test_the_budget_pays_for_what_is_written_and_once() -> None:
     assert not_stored(world) == {"head_missing": FILE_BLOCKS}
     world.keep_in_host(more)
     assert on_ssd(world, more) == len(more)
-    world.check_idle()
-
-
-@pytest.mark.parametrize("hourly_blocks", [450, 600, 1000, None])
-@pytest.mark.parametrize("headless", [False, True])
-def test_what_is_dropped_as_it_is_unparked_is_not_parked_again_at_once(
-    monkeypatch: pytest.MonkeyPatch, hourly_blocks: int | None, headless: bool
-) -> None:
-    """Blocks that the budget did not pay for were the next victims again, and parked behind others without an end."""
-    file_blocks = 256
-    budget = None if hourly_blocks is None else 24 * hourly_blocks * PAGE_NBYTES
-    world = EngineWorld(
-        slab_pages=1024,
-        slabs=4,
-        capacity=16384,
-        file_blocks=file_blocks,
-        ssd_nbytes=4 * file_blocks * PAGE_NBYTES,
-        reclaim_below_nbytes=file_blocks * PAGE_NBYTES,
-        admission=AdmitLeaving(),
-        limits=Limits(write_nbytes_per_day=budget, write_inflight_nbytes_max=1 << 30),
-    )
-    world.keep_on_ssd(chain("old", 3 * file_blocks))
-    world.clock.advance(10)
-    num_steps, tend = 0, Planner.tend
-
-    def counted(planner: Planner, now: float) -> tuple[Plan, bool]:
-        nonlocal num_steps
-        num_steps += 1
-        assert num_steps < 200, "the upkeep has no end"
-        return tend(planner, now)
-
-    monkeypatch.setattr(Planner, "tend", counted)
-    for number in range(40):
-        parent = chain(f"head {number}", 1)[0] if headless else None
-        world.put(chain(f"put {number}", 128), parent=parent)
-        while world.store.jobs:
-            num_steps = 0
-            world.store.end()
-        if number % 2 and world.write.jobs:
-            num_steps = 0
-            world.write.end()
-    for _ in range(1000):
-        num_steps = 0
-        if not world.write.jobs:
-            break
-        world.write.end()
-    assert not world.write.jobs
     world.check_idle()
 
 

@@ -247,3 +247,20 @@ def test_settings_that_contradict_each_other_are_refused(given: dict[str, object
     with pytest.raises(ConfigError) as caught:
         StoreConfig.load(env={}, overrides=given)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ssd.size": 0, "ssd.write_budget": "1 DWPD"},
+        {
+            "prefetch.policy": "timeout",
+            "prefetch.timeout_seconds": 0,
+            "prefetch.timeout_seconds_per_1k_tokens": 0,
+            "prefetch.inflight": 0,
+        },
+    ],
+    ids=["ssd", "prefetch"],
+)
+def test_settings_of_what_is_turned_off_contradict_nothing(given: dict[str, object]) -> None:
+    StoreConfig.load(env={}, overrides=given)

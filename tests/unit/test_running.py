@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -234,3 +235,16 @@ def test_what_the_device_has_recorded_is_left_to_the_device() -> None:
 def test_a_call_whose_turn_comes_too_late_is_not_begun() -> None:
     with pytest.raises(Late, match="no thread was free for it within 0 s"):
         Running(1, 8, Outcome.MISS, Warnings(), seconds=0.0).begin()
+
+
+def test_the_server_is_given_no_more_of_a_deadline_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that used all of it answered later than its client waited, and was taken for dead."""
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    call = Running(1, 8, Outcome.MISS, Warnings(), seconds=6.0)
+    assert call.left_of(5.0) == 5.0
+    now += 4.0
+    assert call.left_of(5.0) == 1.0
+    now += 4.0
+    assert 0.0 < call.left_of(5.0) < 1e-6
+    assert call.left_of(0.0) == 0.0, "none was given"

@@ -88,6 +88,23 @@ def test_a_block_on_its_way_is_asked_about_again() -> None:
     assert world.known == {KEYS[0]: Place.HOST}
 
 
+def test_blocks_that_are_forgotten_are_gone_at_once_and_never_again() -> None:
+    """One that was found gone later took back what had been told of the same block under another key."""
+    world = World()
+    for key in KEYS[:2]:
+        world.places[0][key] = Place.HOST
+        world.followed.add(key, key)
+    for _step in range(2):
+        world.step()
+    assert set(world.known) == set(KEYS[:2])
+    world.step(answered=False)
+    world.followed.forget()
+    world.step()
+    assert world.known == {}
+    assert world.followed.changes() == []
+    assert KEYS[0] not in world.followed
+
+
 def test_an_answer_that_never_comes_is_given_up() -> None:
     world = World()
     world.places[0][KEYS[0]] = Place.SSD

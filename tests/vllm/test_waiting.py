@@ -1,4 +1,4 @@
-"""What names the blocks of a request: vLLM's hashes, and what else has shaped its KV."""
+"""What names the blocks of a request: vLLM's hashes, its adapter's weights, and a salt after a reset."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tierstore.connectors.vllm.waiting import Waiting
 HASHES = [block_hash(number) for number in range(8)]
 
 
-def waiting() -> Waiting:
-    return Waiting(SimpleNamespace(block_hashes=list(HASHES)))
+def waiting(salt: bytes = b"") -> Waiting:
+    return Waiting(SimpleNamespace(block_hashes=list(HASHES)), salt)
 
 
-def test_without_a_salt_keys_are_the_engines_own_hashes() -> None:
+def test_without_salt_and_adapter_keys_are_the_engines_own_hashes() -> None:
     assert list(waiting().keys(1, b"")) == HASHES
     assert list(waiting().keys(4, b"")) == [HASHES[3], HASHES[7]]
 
 
-def test_with_a_salt_keys_are_those_of_nobody_who_has_another() -> None:
-    keys = [list(waiting().keys(1, salt)) for salt in (b"", b"one", b"other")]
-    assert len({key for own in keys for key in own}) == 3 * len(HASHES)
-    assert keys[1] == list(waiting().keys(1, b"one"))
+def test_another_salt_or_adapter_gives_keys_that_nobody_else_has() -> None:
+    pairs = [(salt, adapter) for salt in (b"", b"a reset", b"another") for adapter in (b"", b"weights", b"others")]
+    keys = {key for salt, adapter in pairs for key in waiting(salt).keys(1, adapter)}
+    assert len(keys) == len(pairs) * len(HASHES)
+    assert list(waiting(b"a reset").keys(1, b"weights")) == list(waiting(b"a reset").keys(1, b"weights"))
 
 
-def test_a_request_whose_weights_were_replaced_under_it_names_no_block() -> None:
-    for before, after in ((b"", b"reset"), (b"adapter", b"adapter loaded anew")):
-        state = waiting()
-        assert state.keys(1, before)
-        assert not state.keys(1, after)
+def test_a_request_whose_adapter_was_replaced_under_it_names_no_block() -> None:
+    state = waiting()
+    assert state.keys(1, b"weights")
+    assert not state.keys(1, b"others")

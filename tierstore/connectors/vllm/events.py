@@ -78,6 +78,10 @@ class Events:
             own = list(request.all_token_ids[index * tokens : (index + 1) * tokens])
             self._blocks.add(key, _Block(hashes, parent, own, named))
 
+    def forget(self) -> None:
+        """The store's blocks are found no longer; the next `take` says so."""
+        self._blocks.forget()
+
     def take(self) -> list[BlockStored | BlockRemoved]:
         """What has changed since the last call, as far as the store has been asked."""
         return list(self._told())

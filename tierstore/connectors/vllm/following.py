@@ -60,6 +60,7 @@ class Followed(Generic[T]):
         self._told_max = told_max
         self._fresh: dict[bytes, T] = {}
         self._told: dict[bytes, tuple[T, Place]] = {}
+        self._gone: list[tuple[T, Place, Place]] = []
         self._question: _Question | None = None
 
     def __contains__(self, key: bytes) -> bool:
@@ -73,15 +74,21 @@ class Followed(Generic[T]):
         for oldest in list(islice(self._fresh, max(0, len(self._fresh) - self._fresh_max))):
             del self._fresh[oldest]
 
+    def forget(self) -> None:
+        """Follow none of the blocks any longer; those reported are reported as gone by the next call of `changes`."""
+        self._gone += [(what, was, Place.NOWHERE) for what, was in self._told.values()]
+        self._fresh, self._told, self._question = {}, {}, None
+
     def changes(self) -> list[tuple[T, Place, Place]]:
         """What has moved since the last call, as far as is known, from where and to where. Asks about more."""
+        gone, self._gone = self._gone, []
         question = self._question or self._begin()
         if question is None:
-            return []
+            return gone
         question.steps += 1
         answered = len(question.answers) == self._num_shards
         self._question = None if answered or question.steps > _PATIENCE_STEPS else question
-        return list(self._settle(question)) if answered else []
+        return [*gone, *self._settle(question)] if answered else gone
 
     def _begin(self) -> _Question | None:
         keys = [*islice(self._fresh, _FRESH_SLICE), *islice(self._told, _TOLD_SLICE)]

@@ -110,7 +110,7 @@ class SchedulerHalf:
 
     def add_request(self, request: Any) -> None:
         """A request waits: its blocks are kept, and read ahead of its turn."""
-        state = self._requests[request.request_id] = Waiting(request)
+        state = self._requests[request.request_id] = Waiting(request, self._salt)
         if request.lora_request is not None and request.lora_request.load_inplace:
             self._adapters.forget(request.lora_request.lora_path)
         if self._may_load and self._promises is not None:
@@ -268,6 +268,8 @@ class SchedulerHalf:
         now on have a salt that no other engine and no later start of this one knows.
         """
         self._salt = secrets.token_bytes(_SALT_NBYTES)
+        if self._events is not None:
+            self._events.forget()
         try:
             for kept in self._kept:
                 kept.handle.clear()
@@ -287,10 +289,10 @@ class SchedulerHalf:
         self._adapters.close()
 
     def _keys(self, state: Waiting) -> Sequence[bytes]:
-        """Keys of every block of the store whose tokens are all known; none while its adapter is not."""
+        """Keys of the store's blocks whose tokens are all known; none while its adapter is not, nor after a reset."""
         lora = state.request.lora_request
         adapter = b"" if lora is None else self._adapters.digest(lora.lora_path)
-        return [] if adapter is None else state.keys(self._engine_blocks, self._salt + adapter)
+        return [] if adapter is None or state.salt != self._salt else state.keys(self._engine_blocks, adapter)
 
     def _tell(self, message: Callable[[Kept], object]) -> None:
         if self._advisor is not None:

@@ -20,6 +20,7 @@ class Waiting:
 
     Attributes:
         request: vLLM's.
+        salt: That of the engine's keys when it came; empty before the first reset.
         rank: Its turn in the look-ahead window; None where it has none, and once it has started.
         cursor: Blocks of the store from the first that are held already or have been saved.
         computed: Tokens that the engine held itself when it was asked last.
@@ -30,6 +31,7 @@ class Waiting:
     """
 
     request: Any
+    salt: bytes = b""
     rank: int | None = None
     cursor: int = 0
     computed: int = 0
@@ -37,7 +39,7 @@ class Waiting:
     failed: bool = False
     prefetches: list[Transfer] | None = None
     in_host: int | None = None
-    _salt: bytes | None = None
+    _adapter: bytes | None = None
     _salted: dict[bytes, bytes] = field(default_factory=dict)
 
     def from_host(self, num_tokens: int, store_tokens: int) -> int:
@@ -62,25 +64,25 @@ class Waiting:
         for prefetch in prefetches or ():
             prefetch.cancel()
 
-    def keys(self, blocks_per_store_block: int, salt: bytes) -> Sequence[bytes]:
+    def keys(self, blocks_per_store_block: int, adapter: bytes) -> Sequence[bytes]:
         """Keys of every block of the store whose tokens are all known, in order.
 
-        Empty once the salt has changed: the weights were replaced under the request, and its KV may be of both.
+        Empty once the adapter has changed: it was replaced under the request, whose KV may be of both.
 
         Args:
             blocks_per_store_block: Of the engine's.
-            salt: Names the weights beyond what the namespace does; empty where nothing else shaped the KV.
+            adapter: Digest of the request's adapter; empty without one.
         """
-        if self._salt is None:
-            self._salt = salt
-        if salt != self._salt:
+        if self._adapter is None:
+            self._adapter = adapter
+        if adapter != self._adapter:
             return []
         hashes: Sequence[bytes] = self.request.block_hashes
         if blocks_per_store_block > 1:
             hashes = hashes[blocks_per_store_block - 1 :: blocks_per_store_block]
+        salt, salted = self.salt + adapter, self._salted
         if not salt:
             return hashes
-        salted = self._salted
         for block_hash in hashes[len(salted) :]:
             salted[block_hash] = hashlib.sha256(salt + block_hash).digest()
         return [salted[block_hash] for block_hash in hashes]

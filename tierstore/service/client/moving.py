@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Moving"]
 
+_Timed = pb.PutBegin | pb.GetRequest | pb.PrefetchRequest
+
 
 class Moving:
     """See the module.
@@ -133,6 +135,8 @@ class Moving:
 
         def work(running: Running) -> TransferResult | None:
             running.begin()
+            if isinstance(request, _Timed):
+                request.deadline_seconds = running.left_of(request.deadline_seconds)
 
             def within(session: LiveSession) -> TransferResult | None:
                 session.address(request, self._namespace, calling.patience.call)

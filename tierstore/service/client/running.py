@@ -38,6 +38,9 @@ _logger = logging.getLogger(__name__)
 
 _WARNING_SECONDS = 60.0
 
+_DEADLINE_SECONDS_MIN = 1e-9
+"""In messages 0 is no deadline."""
+
 _LOOK_SECONDS = 0.5
 """How often one that waits for an event of the caller's looks whether he has cancelled, or closed the client."""
 
@@ -235,6 +238,12 @@ class Running:
     def left(self, at_least: float = 0.0) -> float:
         """Seconds left, but at least `at_least` (its whole time, if shorter): enough to judge the server by."""
         return max(min(at_least, self._seconds), self._until - time.monotonic())
+
+    def left_of(self, deadline_seconds: float) -> float:
+        """A deadline as the server must have it: less the time that the call has waited for a thread. 0: none."""
+        if not deadline_seconds:
+            return 0.0
+        return max(_DEADLINE_SECONDS_MIN, deadline_seconds - (self._seconds - self.left()))
 
     def hold(self, events: Iterable[Event]) -> None:
         """Wait for the events that the caller's copies depend on, no longer than the transfer may take. Blocks.

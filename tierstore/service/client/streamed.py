@@ -34,10 +34,10 @@ def stream_get(
         ServiceError: The call failed.
         Withdrawn: The caller has cancelled, or the events that the copies wait for have not come in time.
     """
+    running.hold(sink.after)  # before the call: the server keeps slots for it
     call = session.get(request, running.left(patience.call))
     try:
         with running.calling(call):
-            running.hold(sink.after)
             for part in _parts(call):
                 if isinstance(part, pb.GetResponse):
                     return _agreed(convert.to_result(part.result), sink.finish())
